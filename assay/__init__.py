@@ -1,0 +1,1 @@
+"""Assay: reinforcement learning of language models on rewards that a program can verify."""
