@@ -7,8 +7,8 @@
     save_tiny(tmp_path / "model", family="qwen3")       # a Hugging Face folder with model and tokenizer
 
 Further keywords are fields of the family's config (``num_hidden_layers=1``, ``eos_token_id=[1, 5]``, ...), in
-llama's names for every family. ``sharpness`` multiplies the output head so that greedy choices are not near ties.
-A saved qwen2 folder is read back by ``AutoTokenizer`` as transformers' own Qwen2Tokenizer, which drops spaces.
+llama's names for every family. ``sharpness`` scales the output head: greedy choices are then no near ties.
+``AutoTokenizer`` reads a saved qwen2 folder back as transformers' own Qwen2Tokenizer, which drops spaces.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def tiny_model(
     sharpness: float = 1.0,
     **fields: Any,
 ) -> Any:
-    """A causal LM of ``family``, weights drawn from ``seed``, eval mode; torch's global RNG stays as it was."""
+    """A causal LM of ``family``, weights drawn from ``seed``, eval mode; torch's global RNG stays put."""
     config = tiny_config(family, **fields)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
