@@ -1,0 +1,146 @@
+"""What an engine is: requests in, finished rollouts out in the order in which they finish, weights published to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from assay.records import Prompt, Rollout
+from assay.registry import Registry
+
+if TYPE_CHECKING:
+    from assay.recipe.schema import Recipe, RolloutRecipe
+    from assay.rollout.sampling import Sampling
+
+
+@dataclass(frozen=True)
+class Request:
+    """Answer one prompt ``n`` times."""
+
+    id: int
+    """Admission number of the group in its run; several requests of one group (retries) share it."""
+    prompt: Prompt
+    n: int
+    """How many rollouts; their indices are ``first_index`` to ``first_index + n - 1``."""
+    sampling: Sampling
+    seed: int = 0
+    """The run's seed. With the admission number, the prompt's id and the index it fixes a rollout's random numbers."""
+    first_index: int = 0
+    """Index of the first rollout: 0, or beyond those already sampled when some are sampled anew."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an engine can take."""
+
+    context: int | None
+    """Most tokens of prompt and answer together; an answer that reaches it finishes as ``length``."""
+    max_running: int
+    """Answers generated at once."""
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counts since the engine was built."""
+
+    generated_tokens: int = 0
+    """Tokens sampled."""
+    prefill_tokens: int = 0
+    """Tokens forwarded before a first token could be sampled: each distinct prompt of a group once."""
+    prefilled: int = 0
+    """Sequences those were (a group's shared prompt is one)."""
+    padded_tokens: int = 0
+    """Positions computed in prefill that hold no token."""
+    restored: int = 0
+    """Rollouts that took their prompt from a stored prefix, having come too late for their siblings' prefill."""
+    steps: int = 0
+    """Decoding forwards."""
+    decode_rows: int = 0
+    """Rows of all decoding forwards; each belonged to a running answer."""
+    attended: int = 0
+    """Cache positions read by all decoding forwards, rows times longest row."""
+    attended_padding: int = 0
+    """Of those, the ones behind the end of a row shorter than the longest."""
+
+
+class Engine(Protocol):
+    """A sampler. One consumer at a time; all methods are called from one event loop."""
+
+    @property
+    def version(self) -> int:
+        """The policy version that tokens sampled from now on carry."""
+        ...
+
+    @property
+    def limits(self) -> Limits:
+        """What fits."""
+        ...
+
+    @property
+    def stats(self) -> Stats:
+        """What was done so far."""
+        ...
+
+    async def submit(self, request: Request) -> None:
+        """Queue a request. Raises UserError when its prompt leaves no room for an answer in the context."""
+        ...
+
+    def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
+        """Yield (request id, rollout) as rollouts finish; ends when nothing is in flight."""
+        ...
+
+    async def cancel(self, request_id: int) -> None:
+        """End the request's unfinished rollouts as ``cancelled``, their tokens kept; they still come out finished."""
+        ...
+
+    async def publish(self, version: int) -> None:
+        """The policy's weights have changed: sample from them, as ``version``, from the next token on."""
+        ...
+
+    async def close(self) -> None:
+        """Stop, and free what is held."""
+        ...
+
+
+EngineFactory = Callable[["Recipe", Any, Any], Engine]
+"""Builds an engine from (recipe, model, tokenizer)."""
+
+engines: Registry[EngineFactory] = Registry("engine")
+"""Engines by the name that ``rollout.engine`` gives them."""
+
+
+@engines.register("native")
+def native_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
+    """The engine in this process, on the trainer's weights (see :mod:`assay.rollout.native`)."""
+    import torch
+
+    from assay.rollout.native import NativeEngine
+
+    precision = recipe.model.compute_dtype if recipe.rollout.dtype == "auto" else recipe.rollout.dtype
+    return NativeEngine(
+        model,
+        tokenizer,
+        dtype=getattr(torch, precision),
+        max_running=recipe.rollout.max_running,
+        deterministic=recipe.run.deterministic,
+    )
+
+
+def make_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
+    """Return the engine that ``rollout.engine`` names, sampling from ``model`` (a Hugging Face causal LM)."""
+    return engines[recipe.rollout.engine](recipe, model, tokenizer)
+
+
+def sampling_of(rollout: RolloutRecipe, *, greedy: bool = False) -> Sampling:
+    """Return the sampling settings that the recipe's ``rollout`` section writes down."""
+    from assay.rollout.sampling import Sampling
+
+    return Sampling(
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        min_p=rollout.min_p,
+        max_tokens=rollout.max_tokens,
+        greedy=greedy,
+    )

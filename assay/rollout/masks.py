@@ -1,0 +1,67 @@
+"""Which positions attend to which: exact masks from positions, for full, sliding and chunked layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from assay.errors import UserError
+
+Rule = Callable[[Tensor, Tensor, int], Tensor]
+"""(query positions (B, T, 1), key positions (B, 1, L), size) -> bool (B, T, L), beyond causality."""
+
+_RULES: Mapping[str, tuple[str, Rule | None]] = {
+    "full_attention": ("", None),
+    "sliding_attention": ("sliding_window", lambda q, k, size: k > q - size),
+    "chunked_attention": ("attention_chunk_size", lambda q, k, size: k // size == q // size),
+}
+
+
+@dataclass(frozen=True)
+class LayerMasks:
+    """The kinds of attention in a model and their sizes."""
+
+    sizes: Mapping[str, int]
+    """Layer type -> window or chunk (0: full attention)."""
+
+    @classmethod
+    def of(cls, config: Any) -> LayerMasks:
+        """Read a Hugging Face text config. Raises UserError for kinds of layers that have no mask here."""
+        kinds = getattr(config, "layer_types", None)
+        if kinds is None:
+            by_field = {"sliding_window": "sliding_attention", "attention_chunk_size": "chunked_attention"}
+            kinds = [kind for name, kind in by_field.items() if getattr(config, name, None) is not None][:1]
+            kinds = kinds or ["full_attention"]
+        unknown = sorted(set(kinds) - set(_RULES))
+        if unknown:
+            raise UserError(
+                f"the native engine cannot serve {config.model_type!r}: it has layers of type {', '.join(unknown)}"
+            )
+        return cls({k: int(getattr(config, _RULES[k][0], 0) or 0) for k in dict.fromkeys(kinds)})
+
+    @property
+    def largest_window(self) -> int:
+        """The largest window or chunk; 0 where all layers see everything."""
+        return max(self.sizes.values())
+
+    def build(self, queries: Tensor, keys: Tensor, dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
+        """Additive masks (B, 1, T, L) for query positions (B, T) and key positions (B, L); negative ones are padding.
+
+        A padding query attends to its own place only, so that its row of the softmax exists. One mask where all
+        layers are of one type, else one per type by name.
+        """
+        q, k = queries[:, :, None], keys[:, None, :]
+        causal = (k <= q) & (k >= 0)
+        if queries.shape[1] > 1:
+            causal = causal | ((q < 0) & (k == q))
+        masks = {}
+        for kind, size in self.sizes.items():
+            rule = _RULES[kind][1]
+            allowed = causal & (rule(q, k, size) | (q < 0)) if rule and size else causal
+            bias = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
+            masks[kind] = bias.masked_fill_(~allowed, torch.finfo(dtype).min)[:, None]
+        return masks if len(masks) > 1 else next(iter(masks.values()))

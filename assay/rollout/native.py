@@ -1,0 +1,287 @@
+"""The engine in this process: continuous batching on the trainer's own weights.
+
+A step admits waiting answers to free slots, prefills the new ones (each distinct prompt once), samples their first
+token, then decodes one token for every running answer; finished ones leave after each sampling. Steps run in one worker
+thread, so that the event loop can hand finished rollouts to verifiers meanwhile. No padding is ever computed in
+decoding, and the vocabulary is sorted only for requests that cut it.
+
+Deterministic mode: a *round* is everything submitted before ``finished()`` is called, sorted by (id, first index).
+What is submitted or published while it runs waits for, or is refused until, its end; so the rows of every forward are a
+function of the requests, never of the clock. (Cancelling is the clock's doing: in this mode only to abandon a round.)
+Outside it, requests submitted during a round join at its next step.
+
+With ``snapshot`` False and equal precision the engine reads the trainer's tensors: no step may run while the optimizer
+writes them, so drain ``finished()`` before updating. Otherwise it samples from its own copy, which changes at
+``publish`` only; answers running then keep tokens and log-probs, and their keys and values are computed anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from assay.errors import UserError
+from assay.records import Rollout
+from assay.rollout.cache import Prefix
+from assay.rollout.engine import Limits, Request, Stats
+from assay.rollout.sampling import sample
+from assay.rollout.scheduler import Scheduler
+from assay.rollout.seeds import uniforms
+from assay.rollout.selfcheck import prepare
+from assay.rollout.sequence import Sequence
+from assay.rollout.weights import GenerationWeights
+
+T = TypeVar("T")
+
+
+def stop_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
+    """All end-of-sequence ids: of the generation config, the config and the tokenizer."""
+    found = [getattr(getattr(model, "generation_config", None), "eos_token_id", None)]
+    found += [getattr(model.config.get_text_config(), "eos_token_id", None), tokenizer.eos_token_id]
+    ids: set[int] = set()
+    for entry in found:
+        ids.update(entry if isinstance(entry, list | tuple) else () if entry is None else (entry,))
+    return frozenset(int(i) for i in ids)
+
+
+class NativeEngine:
+    """An :class:`~assay.rollout.engine.Engine` on any Hugging Face causal LM that passes its self-check."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Any,
+        *,
+        dtype: torch.dtype | None = None,
+        max_running: int = 128,
+        prefill_tokens: int = 4096,
+        deterministic: bool = False,
+        snapshot: bool = False,
+    ) -> None:
+        """Raises UserError for an architecture that the engine cannot serve.
+
+        ``dtype``: precision of generation, absent the model's own. ``max_running``: answers at once.
+        ``prefill_tokens``: most positions of one prefill. ``snapshot``: sample from a copy even at equal precision.
+        """
+        self._weights = GenerationWeights(model, dtype, snapshot=snapshot)
+        causal_lm = self._weights.causal_lm
+        with torch.inference_mode():
+            self._runner = prepare(causal_lm, prefill_tokens)
+        self._tokenizer = tokenizer
+        self._stop = stop_tokens(causal_lm, tokenizer)
+        context = getattr(causal_lm.config.get_text_config(), "max_position_embeddings", None)
+        self._limits = Limits(context, max_running)
+        self._scheduler = Scheduler(max_running)
+        self._deterministic = deterministic
+        self._inbox: deque[Request] = deque()
+        self._done: deque[tuple[int, Rollout]] = deque()
+        self._prefix: Prefix | None = None
+        self._version = 0
+        self._generated = 0
+        self._thread = ThreadPoolExecutor(1, "assay-rollout")
+        self._news: asyncio.Event | None = None
+        self._stopping = False
+
+    @property
+    def version(self) -> int:
+        """The policy version that tokens sampled from now on carry."""
+        return self._version
+
+    @property
+    def limits(self) -> Limits:
+        """The model's context and the number of slots."""
+        return self._limits
+
+    @property
+    def stats(self) -> Stats:
+        """Counts since the engine was built."""
+        return replace(self._runner.stats, generated_tokens=self._generated)
+
+    @property
+    def stop_token_ids(self) -> frozenset[int]:
+        """The ids that end an answer."""
+        return self._stop
+
+    async def submit(self, request: Request) -> None:
+        """Queue a request. Raises UserError when its prompt is empty or leaves no room in the context."""
+        length, context = len(request.prompt.token_ids), self._limits.context
+        if length == 0:
+            raise UserError(f"prompt {request.prompt.id} ({request.prompt.source}) has no tokens")
+        if context is not None and length >= context:
+            raise UserError(
+                f"prompt {request.prompt.id} ({request.prompt.source}) has {length} tokens and the model's context is "
+                f"{context}: lower data.max_prompt_tokens, or use a model with a longer context"
+            )
+        self._inbox.append(request)
+
+    async def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
+        """Run what was submitted; yield (request id, rollout) as they finish. One consumer at a time.
+
+        In deterministic mode it ends with its round, even when requests were submitted meanwhile. Leaving it early
+        (close it, as by ``contextlib.aclosing``) keeps what is unfinished for the next call.
+        """
+        if self._news is not None:
+            raise RuntimeError("finished() is already being consumed")
+        self._news, self._stopping = asyncio.Event(), False
+        await self._in_thread(self._open_inbox)
+        driver = asyncio.create_task(self._drive(self._news))
+        try:
+            while True:
+                while self._done:
+                    yield self._done.popleft()
+                if driver.done():
+                    await driver
+                    if self._deterministic or not self._inbox:
+                        return
+                    driver = asyncio.create_task(self._drive(self._news))
+                self._news.clear()
+                await self._news.wait()
+        finally:
+            self._stopping = True
+            if not driver.done():
+                await driver
+            self._news = None
+
+    async def cancel(self, request_id: int) -> None:
+        """End the request's unfinished rollouts as ``cancelled``, tokens kept; ``finished()`` yields them."""
+        self._done.extend(await self._in_thread(self._cancel, request_id))
+        if self._news:
+            self._news.set()
+
+    async def publish(self, version: int) -> None:
+        """Sample from the trainer's present weights, as ``version``, from the next token on.
+
+        Raises RuntimeError in deterministic mode while a round is running.
+        """
+        if self._deterministic and self._scheduler.busy:
+            raise RuntimeError("deterministic mode publishes between rounds only: drain finished() first")
+        await self._in_thread(self._publish, version)
+
+    async def close(self) -> None:
+        """Stop after the step in progress and free the cache."""
+        self._stopping = True
+        await self._in_thread(self._runner.cache.clear)
+        self._prefix = None
+        self._thread.shutdown()
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run in the one worker thread: it alone touches the scheduler, the cache and the weights."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    async def _drive(self, news: asyncio.Event) -> None:
+        """Step until nothing is in flight; the event loop runs meanwhile."""
+        try:
+            while self._scheduler.busy or (self._inbox and not self._deterministic):
+                if self._stopping:
+                    return
+                self._done.extend(await self._in_thread(self._step))
+                news.set()
+        finally:
+            news.set()
+
+    def _open_inbox(self) -> None:
+        """Queue what was submitted."""
+        requests = [self._inbox.popleft() for _ in range(len(self._inbox))]
+        if self._deterministic:
+            requests.sort(key=lambda r: (r.id, r.first_index))
+        for request in requests:
+            self._scheduler.add(self._sequences(request))
+
+    def _sequences(self, request: Request) -> list[Sequence]:
+        room = request.sampling.max_tokens
+        if self._limits.context is not None:
+            room = min(room, self._limits.context - len(request.prompt.token_ids))
+        indices = range(request.first_index, request.first_index + request.n)
+        return [
+            Sequence(request, i, uniforms(request.seed, request.id, request.prompt.id, i, room)) for i in indices
+        ]
+
+    def _publish(self, version: int) -> None:
+        self._weights.refresh()
+        self._prefix = None
+        for sequence in self._scheduler.running:
+            sequence.cached = 0
+        self._version = version
+
+    def _cancel(self, request_id: int) -> list[tuple[int, Rollout]]:
+        self._open_inbox()
+        unstarted = self._scheduler.cancel(request_id)
+        return self._records([*unstarted, *self._retire()])
+
+    def _step(self) -> list[tuple[int, Rollout]]:
+        """Admit, prefill, decode: one step; returns what finished."""
+        if not self._deterministic:
+            self._open_inbox()
+        finished: list[Sequence] = []
+        with torch.inference_mode():
+            self._scheduler.admit()
+            running = self._scheduler.running
+            cold = [slot for slot, s in enumerate(running) if s.cached == 0]
+            if cold:
+                rows = [running[slot] for slot in cold]
+                self._take(rows, self._fill(rows, cold))
+                finished += self._retire()
+            if running:
+                self._take(running, self._runner.decode(running))
+                finished += self._retire()
+        return self._records(finished)
+
+    def _records(self, sequences: list[Sequence]) -> list[tuple[int, Rollout]]:
+        return [(s.request.id, s.rollout(self._text)) for s in sequences]
+
+    def _fill(self, rows: list[Sequence], slots: list[int]) -> Tensor:
+        """Logits (S, V) of rows that enter a slot: from the stored prefix where theirs it is, else by prefill."""
+        stored = self._prefix.token_ids if self._prefix else None
+        known = [i for i, s in enumerate(rows) if s.everything() == stored]
+        unknown = [i for i in range(len(rows)) if i not in set(known)]
+        parts: list[Tensor] = []
+        if known and self._prefix:
+            parts.append(
+                self._runner.restore(self._prefix, [rows[i] for i in known], [slots[i] for i in known])
+            )
+        if unknown:
+            parts.append(self._runner.prefill([rows[i] for i in unknown], [slots[i] for i in unknown]))
+        order = torch.tensor(known + unknown).argsort()
+        logits = torch.cat(parts)[order.to(parts[0].device)]
+        self._keep_prefix(rows, slots, logits)
+        return logits
+
+    def _keep_prefix(self, rows: list[Sequence], slots: list[int], logits: Tensor) -> None:
+        """Keep the prompt aside that the next in the queue will ask for; queues are in order, so one is enough."""
+        wanted = self._scheduler.waiting[0].everything() if self._scheduler.waiting else None
+        if self._prefix and self._prefix.token_ids != wanted:
+            self._prefix = None
+        if wanted is None or self._prefix:
+            return
+        for row, (sequence, slot) in enumerate(zip(rows, slots, strict=True)):
+            if sequence.everything() == wanted:
+                self._prefix = self._runner.cache.save(slot, wanted, logits[row])
+                return
+
+    def _take(self, rows: list[Sequence], logits: Tensor) -> None:
+        """Sample one token for each row."""
+        numbers = torch.tensor([s.uniforms[len(s.tokens)] for s in rows], dtype=torch.float64)
+        draw = sample(logits, numbers, [s.request.sampling for s in rows])
+        kept = draw.kept_logprobs.tolist() if draw.kept_logprobs is not None else [None] * len(rows)
+        for row, token, full, cut in zip(
+            rows, draw.tokens.tolist(), draw.full_logprobs.tolist(), kept, strict=True
+        ):
+            row.append(token, full, cut if row.request.sampling.cuts else None, self._version, self._stop)
+        self._generated += len(rows)
+
+    def _retire(self) -> list[Sequence]:
+        finished, moves = self._scheduler.retire()
+        with torch.inference_mode():
+            for source, target in moves:
+                self._runner.cache.move(source, target, self._scheduler.running[target].cached)
+        return finished
+
+    def _text(self, tokens: list[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)

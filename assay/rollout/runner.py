@@ -1,0 +1,128 @@
+"""Model calls: prefill of distinct prompts in batches, and one decoding step for all running answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from assay.rollout.cache import DecodeView, PrefillView, Prefix, SlotCache
+from assay.rollout.engine import Stats
+from assay.rollout.masks import LayerMasks
+from assay.rollout.sequence import Sequence
+
+Batch = list[tuple[tuple[int, ...], list[int]]]
+"""Token ids to forward, each with the slots that begin with them."""
+
+
+class ModelRunner:
+    """A causal LM, its cache, and the counts of what was computed. ``model`` is in eval mode and stays so."""
+
+    def __init__(self, model: Any, prefill_tokens: int) -> None:
+        """``prefill_tokens``: most positions, padding included, of one prefill (a longer prompt goes alone)."""
+        self.model = model
+        self.prefill_tokens = prefill_tokens
+        self.cache = SlotCache()
+        self.masks = LayerMasks.of(model.config.get_text_config())
+        self.dtype: torch.dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+        self.device: torch.device = next(model.parameters()).device
+        self.stats = Stats()
+
+    def prefill(self, sequences: list[Sequence], slots: list[int]) -> Tensor:
+        """Fill the slots with all tokens so far; return the logits at the last one, (S, V) in order of ``slots``.
+
+        Sequences with the same tokens (a group at its start) are forwarded once.
+        """
+        distinct: dict[tuple[int, ...], list[int]] = {}
+        for sequence, slot in zip(sequences, slots, strict=True):
+            distinct.setdefault(sequence.everything(), []).append(slot)
+            sequence.cached = sequence.length
+        self.cache.reserve(max(slots) + 1, max(map(len, distinct)) + 1)
+        order = [slot for shared in distinct.values() for slot in shared]
+        logits = torch.cat([self._prefill(batch) for batch in self._batches(list(distinct.items()))])
+        place = {slot: row for row, slot in enumerate(order)}
+        return logits[[place[slot] for slot in slots]]
+
+    def _batches(self, work: Batch) -> list[Batch]:
+        """Cut the work, in order, so that rows times longest row stays within the budget."""
+        batches: list[Batch] = []
+        longest = 0
+        for tokens, slots in work:
+            widest = max(longest, len(tokens))
+            if not batches or widest * (len(batches[-1]) + 1) > self.prefill_tokens:
+                batches.append([])
+                widest = len(tokens)
+            batches[-1].append((tokens, slots))
+            longest = widest
+        return batches
+
+    def _prefill(self, batch: Batch) -> Tensor:
+        """One forward over left-padded rows, so that the head is applied to the last position alone."""
+        lengths = torch.tensor([len(tokens) for tokens, _ in batch])
+        width = int(lengths.max())
+        padding = width - lengths
+        ids = torch.zeros(len(batch), width, dtype=torch.long)
+        for row, (tokens, _) in enumerate(batch):
+            ids[row, width - len(tokens) :] = torch.tensor(tokens)
+        positions = torch.arange(width)[None] - padding[:, None]
+        slots = torch.tensor([slot for _, shared in batch for slot in shared])
+        rows = torch.tensor([row for row, (_, shared) in enumerate(batch) for _ in shared])
+        view = PrefillView(self.cache, self._put(slots), self._put(rows), self._put(padding), width)
+        positions = self._put(positions)
+        logits = self._forward(
+            ids, positions.clamp(min=0), self.masks.build(positions, positions, self.dtype), view
+        )
+        self.stats = replace(
+            self.stats,
+            prefill_tokens=self.stats.prefill_tokens + int(lengths.sum()),
+            prefilled=self.stats.prefilled + len(batch),
+            padded_tokens=self.stats.padded_tokens + int(padding.sum()),
+        )
+        return logits[view.rows]
+
+    def restore(self, prefix: Prefix, sequences: list[Sequence], slots: list[int]) -> Tensor:
+        """Fill the slots from a stored prompt instead; return its logits (S, V)."""
+        self.cache.reserve(max(slots) + 1, len(prefix.token_ids) + 1)
+        self.cache.restore(prefix, slots)
+        for sequence in sequences:
+            sequence.cached = sequence.length
+        self.stats = replace(self.stats, restored=self.stats.restored + len(slots))
+        return prefix.logits.expand(len(slots), -1)
+
+    def decode(self, running: list[Sequence]) -> Tensor:
+        """Feed each running sequence its last token; return the logits (A, V). Slot i holds ``running[i]``."""
+        width = max(s.length for s in running)
+        self.cache.reserve(len(running), width)
+        positions = self._put(torch.tensor([s.length - 1 for s in running]))
+        view = DecodeView(self.cache, positions, width)
+        keys = torch.arange(width, device=self.device)[None]
+        mask = self.masks.build(positions[:, None], keys, self.dtype)
+        ids = torch.tensor([[s.last] for s in running])
+        logits = self._forward(ids, positions[:, None], mask, view)
+        for sequence in running:
+            sequence.cached = sequence.length
+        read = len(running) * width
+        self.stats = replace(
+            self.stats,
+            steps=self.stats.steps + 1,
+            decode_rows=self.stats.decode_rows + len(running),
+            attended=self.stats.attended + read,
+            attended_padding=self.stats.attended_padding + read - sum(s.length for s in running),
+        )
+        return logits
+
+    def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor | dict[str, Tensor], view: Any) -> Tensor:
+        output = self.model(
+            input_ids=self._put(ids),
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=view,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1]
+
+    def _put(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device)

@@ -1,0 +1,66 @@
+"""Who runs: waiting answers enter free slots in the order of request and index, finished ones leave at once.
+
+The running ones always hold slots 0 to A - 1, so that every forward computes A rows and none is wasted. Every decision
+is a function of the order of submission and of lengths, never of the clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+
+from assay.rollout.sequence import Sequence
+
+
+class Scheduler:
+    """The queue and the slots; ``running[i]`` is the sequence in slot i."""
+
+    def __init__(self, max_running: int) -> None:
+        self.max_running = max_running
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+
+    @property
+    def busy(self) -> bool:
+        """Is anything waiting or running?"""
+        return bool(self.waiting or self.running)
+
+    def add(self, sequences: Iterable[Sequence]) -> None:
+        """Queue sequences behind those that wait."""
+        self.waiting.extend(sequences)
+
+    def admit(self) -> None:
+        """Move waiting sequences into free slots, first come first served."""
+        while self.waiting and len(self.running) < self.max_running:
+            sequence = self.waiting.popleft()
+            sequence.started = time.perf_counter()
+            self.running.append(sequence)
+
+    def retire(self) -> tuple[list[Sequence], list[tuple[int, int]]]:
+        """Take out the finished: (finished, moves), each move (from, to) closing a gap with the last running slot.
+
+        Moves are to be carried out in order, before the cache is used again.
+        """
+        finished = [s for s in self.running if s.finish]
+        moves: list[tuple[int, int]] = []
+        slot = 0
+        while slot < len(self.running):
+            if not self.running[slot].finish:
+                slot += 1
+                continue
+            last = self.running.pop()
+            if slot < len(self.running):
+                self.running[slot] = last
+                if not last.finish:
+                    moves.append((len(self.running), slot))
+        return finished, moves
+
+    def cancel(self, request_id: int) -> list[Sequence]:
+        """Take the request's sequences out of the queue and mark its running ones; return those out of the queue."""
+        unstarted = [s for s in self.waiting if s.request.id == request_id]
+        self.waiting = deque(s for s in self.waiting if s.request.id != request_id)
+        for sequence in (*unstarted, *self.running):
+            if sequence.request.id == request_id:
+                sequence.finish = "cancelled"
+        return unstarted

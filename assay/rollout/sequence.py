@@ -1,0 +1,80 @@
+"""One answer in the making: the engine's own mutable state, turned into a frozen ``Rollout`` when it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from assay.records import Finish, Rollout, Segment
+from assay.rollout.engine import Request
+
+
+@dataclass(eq=False)
+class Sequence:
+    """A rollout while it is waiting or running."""
+
+    request: Request
+    index: int
+    """Place in its group."""
+    uniforms: np.ndarray
+    """(room,) float64: the i-th decides the i-th token."""
+    tokens: list[int] = field(default_factory=list)
+    """The answer so far."""
+    logprobs: list[float] = field(default_factory=list)
+    kept_logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    cached: int = 0
+    """Tokens of prompt and answer whose keys and values are in the cache; 0: it needs a prefill."""
+    finish: Finish | None = None
+    started: float = 0.0
+    """Clock at admission to a slot."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and answer."""
+        return len(self.request.prompt.token_ids) + len(self.tokens)
+
+    @property
+    def last(self) -> int:
+        """The token to feed next: the last one, whose keys and values are not cached yet."""
+        return self.tokens[-1] if self.tokens else self.request.prompt.token_ids[-1]
+
+    def everything(self) -> tuple[int, ...]:
+        """Prompt and answer so far."""
+        return (*self.request.prompt.token_ids, *self.tokens)
+
+    def append(
+        self, token: int, logprob: float, kept: float | None, version: int, stop: frozenset[int]
+    ) -> None:
+        """Take the sampled token; end at a stop token or when the room is used up."""
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        self.versions.append(version)
+        if kept is not None:
+            self.kept_logprobs.append(kept)
+        if token in stop:
+            self.finish = "stop"
+        elif len(self.tokens) == len(self.uniforms):
+            self.finish = "length"
+
+    def rollout(self, decode: Callable[[list[int]], str]) -> Rollout:
+        """Return the record; ``decode`` turns token ids into text, and the end token is not part of the text."""
+        visible = self.tokens[:-1] if self.finish == "stop" else self.tokens
+        segment = Segment(
+            kind="policy",
+            token_ids=tuple(self.tokens),
+            sampler_logprobs=tuple(self.logprobs),
+            versions=tuple(self.versions),
+            kept_logprobs=tuple(self.kept_logprobs) if self.request.sampling.cuts else None,
+        )
+        return Rollout(
+            prompt_id=self.request.prompt.id,
+            index=self.index,
+            segments=(segment,) if self.tokens else (),
+            finish=self.finish or "cancelled",
+            text=decode(visible),
+            seconds=time.perf_counter() - self.started if self.started else 0.0,
+        )

@@ -1,0 +1,65 @@
+"""What the engine samples from: a second shell around the trainer's parameters, or a copy in another precision.
+
+The trainer's module is never touched: its mode (dropout!), config, hooks and precision stay as they are, because the
+engine works on a deep copy of the module *structure*. When the precision is the same the copy's parameters *are* the
+trainer's tensors and cost nothing; otherwise (or for a snapshot) they are copies that ``refresh`` overwrites in place.
+Adapters (peft) are parameters like others, so they follow too.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from assay.errors import AssayError
+
+
+class GenerationWeights:
+    """The module to generate with, and how it follows the trainer's."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype | None = None, *, snapshot: bool = False) -> None:
+        """``dtype`` None keeps the model's; ``snapshot`` copies even when the precision is the same."""
+        self.source = model
+        floats = {p.dtype for p in model.parameters() if p.is_floating_point()}
+        self.shared = not snapshot and (dtype is None or floats == {dtype})
+        memo: dict[int, Any] = {}
+        for parameter in model.parameters():
+            memo[id(parameter)] = parameter if self.shared else _copied(parameter, dtype)
+        self.module: nn.Module = copy.deepcopy(model, memo).eval()
+
+    @property
+    def causal_lm(self) -> Any:
+        """The Hugging Face causal LM itself, inside a peft wrapper or not."""
+        unwrap = getattr(self.module, "get_base_model", None)
+        return unwrap() if unwrap else self.module
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Follow the trainer's parameters and buffers. Raises AssayError when their names are no longer the same."""
+        mine, theirs = dict(self.module.named_modules()), dict(self.source.named_modules())
+        changed = mine.keys() ^ theirs.keys()
+        if changed:
+            raise AssayError(
+                f"the model has gained or lost the module {min(changed)!r} since the engine was built from it"
+            )
+        for path, source in theirs.items():
+            module = mine[path]
+            for name, parameter in source._parameters.items():
+                if parameter is None:
+                    continue
+                if self.shared:
+                    module._parameters[name] = parameter
+                else:
+                    module._parameters[name].copy_(parameter)
+            for name, buffer in source._buffers.items():
+                own = module._buffers.get(name)
+                if buffer is not None and own is not None and own.shape == buffer.shape:
+                    own.copy_(buffer)
+
+
+def _copied(parameter: nn.Parameter, dtype: torch.dtype | None) -> nn.Parameter:
+    target = dtype if dtype and parameter.is_floating_point() else parameter.dtype
+    return nn.Parameter(parameter.detach().to(target, copy=True), requires_grad=False)
