@@ -1,7 +1,9 @@
-"""The one configuration: a frozen pydantic tree. A key's docstring is its documentation, its default the truth."""
+"""The one configuration, a frozen pydantic tree: a key's docstring documents it, its default is the truth."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,15 +14,15 @@ Precision = Literal["float32", "bfloat16"]
 class Section(BaseModel):
     """A frozen part of the recipe that refuses unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class LoraRecipe(Section):
     """Train low-rank adapters (peft) in place of the full weights."""
 
-    rank: int = Field(16, ge=1)
+    rank: int = Field(default=16, ge=1)
     """Rank of each adapter."""
-    alpha: float = Field(32.0, gt=0)
+    alpha: float = Field(default=32.0, gt=0)
     """Scale of the adapters: alpha / rank."""
     targets: str | list[str] = "all-linear"
     """Module names to adapt, or ``all-linear``."""
@@ -60,8 +62,8 @@ class DataRecipe(Section):
     """Files (jsonl, json, parquet, csv), dataset folders, hub names (``hub:NAME[:CONFIG][@SPLIT]``), or
     ``reasoning_gym:NAME{"size": 1000, ...}``."""
     eval: list[str] = Field(default_factory=list)
-    """Held-out prompts, in the same forms. Leave empty and set ``holdout`` to split them off the training data."""
-    holdout: int = Field(0, ge=0)
+    """Held-out prompts, in the same forms; or leave it empty and let ``holdout`` split them off ``train``."""
+    holdout: int = Field(default=0, ge=0)
     """How many distinct *problems* (not rows) to hold out of the training data, in every wording."""
     format: Literal["auto", "trl", "verl", "open_instruct"] = "auto"
     """Column conventions; ``auto`` recognises them by their columns."""
@@ -72,10 +74,10 @@ class DataRecipe(Section):
     suffix: str = ""
     """Text appended to every last user message, such as an answer format."""
     template: Literal["auto", "chat", "none"] = "auto"
-    """Render with the chat template, or feed the text as it is; ``auto``: chat where the tokenizer has a template."""
+    """Render with the chat template, or feed the text as it is; ``auto``: chat where there is a template."""
     enable_thinking: bool | None = None
     """Passed to chat templates that know it (Qwen3); absent: the template's own default."""
-    max_prompt_tokens: int = Field(1024, ge=1)
+    max_prompt_tokens: int = Field(default=1024, ge=1)
     """Prompts longer than this are never cut: see ``overlong``."""
     overlong: Literal["skip", "refuse"] = "skip"
     """What becomes of prompts that are too long: counted and skipped, or the run is refused."""
@@ -88,29 +90,29 @@ class RolloutRecipe(Section):
 
     engine: Literal["native"] = "native"
     """The sampler. ``native``: in this process, on the trainer's own weights."""
-    prompts_per_step: int = Field(16, ge=1)
+    prompts_per_step: int = Field(default=16, ge=1)
     """Groups in a training step."""
-    group_size: int = Field(8, ge=1)
+    group_size: int = Field(default=8, ge=1)
     """Rollouts of each prompt."""
-    max_tokens: int = Field(256, ge=1)
+    max_tokens: int = Field(default=256, ge=1)
     """Longest answer; one that reaches it has finish reason ``length``."""
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature; the training log-probs are those of logits / temperature."""
-    top_p: float = Field(1.0, gt=0, le=1)
+    top_p: float = Field(default=1.0, gt=0, le=1)
     """Nucleus sampling. Below 1 only in evaluation: training on a cut distribution is refused."""
-    top_k: int = Field(0, ge=0)
+    top_k: int = Field(default=0, ge=0)
     """Keep the k likeliest tokens; 0 keeps all."""
-    min_p: float = Field(0.0, ge=0, le=1)
+    min_p: float = Field(default=0.0, ge=0, le=1)
     """Keep tokens at least this share of the likeliest one's probability."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of generation; ``auto``: ``model.compute_dtype``."""
-    max_running: int = Field(128, ge=1)
+    max_running: int = Field(default=128, ge=1)
     """Answers generated at once."""
     dynamic_sampling: bool = False
-    """Replace groups without signal (all right, all wrong) by further prompts until the step is full (DAPO)."""
-    max_extra_groups: int | None = Field(None, ge=0)
-    """Bound on replacement groups in a step; absent: ``2 * prompts_per_step``. Then the step runs with what it has."""
-    max_retries: int = Field(1, ge=0)
+    """Replace groups without signal (all right, all wrong) by more prompts until the step is full (DAPO)."""
+    max_extra_groups: int | None = Field(default=None, ge=0)
+    """Bound on replacements in a step, which then runs with what it has; absent: ``2 * prompts_per_step``."""
+    max_retries: int = Field(default=1, ge=0)
     """How often a rollout whose verdict was invalid (the verifier's fault) is sampled anew."""
 
 
@@ -134,22 +136,22 @@ class RewardRecipe(Section):
     """Weighted sum; the first part also says what counts as correct."""
     gold: str = "answer"
     """The column with the right answer."""
-    overlong_buffer: float = Field(0.0, ge=0, le=1)
-    """DAPO's soft punishment: the last share of ``rollout.max_tokens`` costs linearly up to ``overlong_penalty``."""
-    overlong_penalty: float = Field(1.0, ge=0)
+    overlong_buffer: float = Field(default=0.0, ge=0, le=1)
+    """DAPO's soft punishment: it grows to ``overlong_penalty`` over this last share of ``max_tokens``."""
+    overlong_penalty: float = Field(default=1.0, ge=0)
     """The punishment at the cap."""
-    timeout_s: float = Field(10.0, gt=0)
+    timeout_s: float = Field(default=10.0, gt=0)
     """Time for one verdict, measured in the worker that gives it."""
-    workers: int = Field(1, ge=1)
+    workers: int = Field(default=1, ge=1)
     """Worker processes."""
-    max_invalid: float = Field(0.5, ge=0, le=1)
+    max_invalid: float = Field(default=0.5, ge=0, le=1)
     """A step in which more than this share of verdicts is invalid stops the run with the reason."""
 
 
 class KlRecipe(Section):
     """The leash to the reference model."""
 
-    coefficient: float = Field(0.0, ge=0)
+    coefficient: float = Field(default=0.0, ge=0)
     """0: no reference model is loaded."""
     estimator: Literal["k1", "k2", "k3", "abs", "k1+", "k2+", "k3+", "abs+"] = "k3"
     """Per-token estimate; a trailing ``+`` keeps the value and takes k2's gradient."""
@@ -157,9 +159,9 @@ class KlRecipe(Section):
     """Added to the loss, or subtracted from the token rewards before advantages."""
     controller: Literal["fixed", "adaptive"] = "fixed"
     """``adaptive`` steers the coefficient towards ``target`` (Ziegler et al. 2019)."""
-    target: float = Field(0.1, gt=0)
+    target: float = Field(default=0.1, gt=0)
     """The mean KL per token that the adaptive controller holds."""
-    horizon: int = Field(10000, ge=1)
+    horizon: int = Field(default=10000, ge=1)
     """How many rollouts the adaptive controller takes to react."""
 
 
@@ -170,30 +172,30 @@ class CorrectionRecipe(Section):
     """``truncate``: min(w, high) (TIS). ``mask``: tokens with w outside [low, high] are rejected (IcePop)."""
     level: Literal["token", "sequence"] = "token"
     """A weight per token, or the product over the sequence."""
-    low: float = Field(0.5, ge=0)
+    low: float = Field(default=0.5, ge=0)
     """Lower edge of the mask."""
-    high: float = Field(2.0, gt=0)
+    high: float = Field(default=2.0, gt=0)
     """Cap of the weight, or upper edge of the mask."""
-    reject_low: float | None = Field(None, ge=0)
+    reject_low: float | None = Field(default=None, ge=0)
     """Sequences whose geometric-mean weight is below this are rejected; absent: no lower edge."""
-    reject_high: float | None = Field(None, gt=0)
+    reject_high: float | None = Field(default=None, gt=0)
     """Sequences whose geometric-mean weight is above this are rejected; absent: no upper edge."""
 
 
 class ObjectiveRecipe(Section):
-    """The mathematics of the update. Every field has one meaning, in DESIGN order: advantage, ratio, loss, sums."""
+    """The mathematics of the update, in its order: advantage, anchor, ratio, loss, sums, KL, correction."""
 
     estimator: str = "grpo"
     """How rewards become advantages."""
     scale: Literal["group", "batch", "none"] = "group"
     """For ``grpo`` and ``passk``: what divides the centred reward."""
-    eps: float = Field(1e-6, ge=0)
+    eps: float = Field(default=1e-6, ge=0)
     """Added to that standard deviation."""
-    min_std: float = Field(1e-8, ge=0)
+    min_std: float = Field(default=1e-8, ge=0)
     """A smaller standard deviation gives advantage 0: a tiny one must not amplify noise."""
-    gamma: float = Field(1.0, ge=0, le=1)
+    gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount of token rewards (``reinforce++``, ``gae``)."""
-    lam: float = Field(1.0, ge=0, le=1)
+    lam: float = Field(default=1.0, ge=0, le=1)
     """GAE's lambda."""
     anchor: Literal["auto", "live", "recompute", "rollout"] = "auto"
     """Whose log-probs the ratio divides by."""
@@ -201,22 +203,22 @@ class ObjectiveRecipe(Section):
     """Importance ratio per token, or GSPO's per sequence."""
     loss: str = "clip"
     """The policy loss."""
-    clip_low: float = Field(0.2, ge=0)
+    clip_low: float = Field(default=0.2, ge=0)
     """The ratio is clipped below at 1 - clip_low."""
-    clip_high: float = Field(0.2, ge=0)
+    clip_high: float = Field(default=0.2, ge=0)
     """The ratio is clipped above at 1 + clip_high."""
-    dual_clip: float | None = Field(None, gt=1)
+    dual_clip: float | None = Field(default=None, gt=1)
     """Bound of the loss for negative advantages at very large ratios."""
-    tau_pos: float = Field(1.0, gt=0)
+    tau_pos: float = Field(default=1.0, gt=0)
     """SAPO's temperature for positive advantages."""
-    tau_neg: float = Field(1.05, gt=0)
+    tau_neg: float = Field(default=1.05, gt=0)
     """SAPO's temperature for negative advantages."""
     aggregation: Literal["token", "sequence", "sequence_sum", "constant", "prompt"] = "token"
     """How per-token losses become one number."""
-    constant_tokens: int | None = Field(None, ge=1)
+    constant_tokens: int | None = Field(default=None, ge=1)
     """Dr. GRPO's constant; absent: ``rollout.max_tokens``."""
     mask_truncated: bool = False
-    """Answers cut at the cap leave the loss, numerator and denominator (their reward still moves the baseline)."""
+    """Answers cut at the cap leave numerator and denominator; their reward still moves the baseline."""
     kl: KlRecipe = KlRecipe()
     """The KL term."""
     entropy: float = 0.0
@@ -228,31 +230,31 @@ class ObjectiveRecipe(Section):
 class UpdateRecipe(Section):
     """The optimizer, and how a batch is walked."""
 
-    learning_rate: float = Field(1e-6, gt=0)
+    learning_rate: float = Field(default=1e-6, gt=0)
     """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """After the warm-up."""
-    warmup_steps: int = Field(0, ge=0)
+    warmup_steps: int = Field(default=0, ge=0)
     """Optimizer steps of linear warm-up."""
-    min_ratio: float = Field(0.0, ge=0, le=1)
+    min_ratio: float = Field(default=0.0, ge=0, le=1)
     """The schedule ends at this share of the peak."""
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
     """Decoupled; on matrices only."""
-    beta1: float = Field(0.9, ge=0, lt=1)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
     """Adam's first moment."""
-    beta2: float = Field(0.999, ge=0, lt=1)
+    beta2: float = Field(default=0.999, ge=0, lt=1)
     """Adam's second moment."""
-    adam_eps: float = Field(1e-8, gt=0)
+    adam_eps: float = Field(default=1e-8, gt=0)
     """Adam's epsilon."""
-    max_grad_norm: float | None = Field(1.0, gt=0)
+    max_grad_norm: float | None = Field(default=1.0, gt=0)
     """Gradient clipping by global norm; ``null``: none."""
-    epochs: int = Field(1, ge=1)
+    epochs: int = Field(default=1, ge=1)
     """How often a batch is used."""
-    minibatches: int = Field(1, ge=1)
+    minibatches: int = Field(default=1, ge=1)
     """Optimizer steps per epoch over the batch. With 1 x 1 the ratio is 1 and the clip is idle."""
-    tokens_per_microbatch: int = Field(4096, ge=1)
+    tokens_per_microbatch: int = Field(default=4096, ge=1)
     """Tokens forwarded at once; never changes the update, only memory and speed."""
-    head_chunk: int = Field(1024, ge=1)
+    head_chunk: int = Field(default=1024, ge=1)
     """Scored tokens whose logits exist at one time."""
     share_prompts: bool = True
     """Forward each group's prompt once, its responses attending to it."""
@@ -261,13 +263,13 @@ class UpdateRecipe(Section):
 class EvalRecipe(Section):
     """Held-out evaluation."""
 
-    every: int = Field(0, ge=0)
+    every: int = Field(default=0, ge=0)
     """Steps between evaluations; 0: only before and after."""
-    samples: int = Field(8, ge=0)
+    samples: int = Field(default=8, ge=0)
     """Sampled answers per prompt for mean@n, pass@k and majority@k; 0: greedy only."""
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(default=1.0, gt=0)
     """Temperature of the sampled answers."""
-    limit: int | None = Field(None, ge=1)
+    limit: int | None = Field(default=None, ge=1)
     """Use only the first prompts."""
     before: bool = True
     """Evaluate the untrained model too."""
@@ -278,9 +280,9 @@ class EvalRecipe(Section):
 class CheckpointRecipe(Section):
     """What is kept to resume from."""
 
-    every: int = Field(10, ge=0)
+    every: int = Field(default=10, ge=0)
     """Steps between checkpoints; 0: only at the end and on interruption."""
-    keep_last: int = Field(1, ge=1)
+    keep_last: int = Field(default=1, ge=1)
     """Most recent checkpoints kept."""
     keep_best: bool = True
     """Also keep the one with the best held-out accuracy."""
@@ -293,7 +295,7 @@ class TrackRecipe(Section):
     """Experiment trackers, when installed."""
     project: str = "assay"
     """The trackers' project or experiment name."""
-    samples_every: int = Field(5, ge=0)
+    samples_every: int = Field(default=5, ge=0)
     """Steps between sample completions on the console; 0: none."""
     rollouts: bool = True
     """Write every completion to the run's ``rollouts/`` folder."""
@@ -306,13 +308,13 @@ class RunRecipe(Section):
     """Name of the run; absent: the recipe's file name and the time."""
     folder: str = "runs"
     """Where run folders are made."""
-    steps: int = Field(100, ge=1)
+    steps: int = Field(default=100, ge=1)
     """Training steps."""
     seed: int = 0
     """Of the data order, the sampling and the adapters' initial values."""
     deterministic: bool = False
     """Bit-for-bit: float32, fixed threads, every batch's make-up a function of indices alone."""
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(default=None, ge=1)
     """CPU threads for torch; absent: torch's own choice (deterministic: 1)."""
 
 
@@ -341,3 +343,17 @@ class Recipe(Section):
     """Visibility."""
     run: RunRecipe = RunRecipe()
     """Name, length, seed."""
+
+    @classmethod
+    def from_file(cls, path: str | Path, *overrides: str) -> Recipe:
+        """Read a recipe file with ``key=value`` overrides. Raises UserError: see ``assay.recipe.load``."""
+        from assay.recipe.load import load_recipe
+
+        return load_recipe(path, overrides).recipe
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Recipe:
+        """Read a recipe from a mapping, as a file would hold it, preset included. Raises UserError."""
+        from assay.recipe.load import load_recipe
+
+        return load_recipe(values).recipe

@@ -1,0 +1,290 @@
+"""Combinations that cannot work, refused with the reason when the recipe is read.
+
+Each check is a small function from the recipe to its refusals. To add one, write it and list it in
+``CHECKS``. What is set and never read is refused by the table in :mod:`assay.recipe.ignored`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from assay.recipe.derived import (
+    anchor_needs,
+    corrects,
+    generation_dtype,
+    has_held_out,
+    part_names,
+    rejects_sequences,
+)
+from assay.recipe.names import ESTIMATORS
+from assay.recipe.schema import Recipe
+
+
+class Refusal(NamedTuple):
+    """Why a recipe cannot work."""
+
+    key: str
+    """The key to change."""
+    reason: str
+    """Reads on after the key: why, and the mend."""
+
+
+Check = Callable[[Recipe], Iterator[Refusal]]
+
+
+def unbuilt_estimator(recipe: Recipe) -> Iterator[Refusal]:
+    """``gae`` and ``remax`` are functions without the machinery that feeds them."""
+    name = recipe.objective.estimator
+    if name in ESTIMATORS and ESTIMATORS[name].lacks:
+        lacks = ESTIMATORS[name].lacks
+        yield Refusal(
+            "objective.estimator", f"{name!r} needs {lacks}: not built yet; grpo or rloo needs none"
+        )
+
+
+def lone_rollouts(recipe: Recipe) -> Iterator[Refusal]:
+    """A group of one has no siblings to be compared with."""
+    if recipe.rollout.group_size > 1:
+        return
+    name = recipe.objective.estimator
+    if name in ESTIMATORS and ESTIMATORS[name].group_baseline:
+        alone = ", ".join(
+            n for n, facts in ESTIMATORS.items() if not facts.group_baseline and not facts.lacks
+        )
+        reason = (
+            f"1 gives every rollout advantage 0, because {name!r} compares rollouts within their group: "
+            f"use 2 or more, or the estimator {alone}"
+        )
+        yield Refusal("rollout.group_size", reason)
+    if recipe.rollout.dynamic_sampling:
+        yield Refusal(
+            "rollout.dynamic_sampling",
+            "replaces groups whose rewards are equal: with group_size 1 that is every group",
+        )
+
+
+def cut_distribution(recipe: Recipe) -> Iterator[Refusal]:
+    """Sampling from a cut distribution while training the full one is a permanent mismatch."""
+    rollout = recipe.rollout
+    if not recipe.data.train:
+        return
+    for key, off, value, cut in (
+        ("top_p", 1, rollout.top_p, rollout.top_p < 1),
+        ("top_k", 0, rollout.top_k, rollout.top_k > 0),
+        ("min_p", 0, rollout.min_p, rollout.min_p > 0),
+    ):
+        if cut:
+            reason = (
+                f"{value:g} samples from a cut distribution but trains the full one: use {off} in training"
+            )
+            yield Refusal(f"rollout.{key}", reason)
+
+
+def live_anchor(recipe: Recipe) -> Iterator[Refusal]:
+    """A live anchor makes the ratio 1, which is wrong wherever log-probs are needed earlier."""
+    needs = anchor_needs(recipe)
+    if recipe.objective.anchor == "live" and needs:
+        yield Refusal(
+            "objective.anchor", f"'live' is not exact here, because {' and '.join(needs)}: use auto"
+        )
+
+
+def rollout_anchor(recipe: Recipe) -> Iterator[Refusal]:
+    """With the sampler as anchor there is no mismatch left to correct."""
+    if recipe.objective.anchor == "rollout" and corrects(recipe.objective.correction):
+        reason = (
+            "'rollout' leaves nothing to correct, as its weight would be 1: use auto, or drop the correction"
+        )
+        yield Refusal("objective.anchor", reason)
+
+
+def deterministic_precision(recipe: Recipe) -> Iterator[Refusal]:
+    """Bit-for-bit runs are made in float32."""
+    if not recipe.run.deterministic:
+        return
+    found = {
+        "model.dtype": recipe.model.dtype,
+        "model.compute_dtype": recipe.model.compute_dtype,
+        "rollout.dtype": generation_dtype(recipe),
+    }
+    for key, dtype in found.items():
+        follows = key == "rollout.dtype" and recipe.rollout.dtype == "auto"
+        if dtype != "float32" and not follows:
+            yield Refusal(key, f"{dtype} does not go with run.deterministic: use float32")
+
+
+def bfloat16_masters(recipe: Recipe) -> Iterator[Refusal]:
+    """Products of bfloat16 weights are bfloat16, whatever ``compute_dtype`` asks for."""
+    if recipe.model.dtype == "bfloat16" and recipe.model.compute_dtype == "float32":
+        reason = (
+            "float32 cannot be had from weights in bfloat16: use model.dtype=float32, or bfloat16 here too"
+        )
+        yield Refusal("model.compute_dtype", reason)
+
+
+def clip_range(recipe: Recipe) -> Iterator[Refusal]:
+    """A ratio is above 0, so a lower clip beyond 1 clips nothing; the loss in log space has no such limit."""
+    objective = recipe.objective
+    if objective.clip_low > 1 and objective.loss != "geo_mean":
+        reason = (
+            f"{objective.clip_low:g} is above 1, and no ratio is below 0: use at most 1 (1: no lower clip)"
+        )
+        yield Refusal("objective.clip_low", reason)
+    if objective.dual_clip is not None and objective.dual_clip <= 1 + objective.clip_high:
+        reason = f"{objective.dual_clip:g} must be above 1 + clip_high = {1 + objective.clip_high:g}"
+        yield Refusal("objective.dual_clip", reason)
+
+
+def correction_bands(recipe: Recipe) -> Iterator[Refusal]:
+    """Empty bands reject everything."""
+    correction = recipe.objective.correction
+    if correction.kind == "mask" and correction.low >= correction.high:
+        reason = (
+            f"{correction.low:g} is not below correction.high = {correction.high:g}: no token would be left"
+        )
+        yield Refusal("objective.correction.low", reason)
+    low, high = correction.reject_low, correction.reject_high
+    if low is not None and high is not None and low >= high:
+        reason = f"{low:g} is not below correction.reject_high = {high:g}: every sequence would be rejected"
+        yield Refusal("objective.correction.reject_low", reason)
+    if rejects_sequences(correction) and ((low or 0) > 1 or (high is not None and high < 1)):
+        yield Refusal(
+            f"objective.correction.reject_{'low' if (low or 0) > 1 else 'high'}",
+            "leaves out 1, the weight of a sampler without mismatch: such sequences would all be rejected",
+        )
+
+
+def kl_term(recipe: Recipe) -> Iterator[Refusal]:
+    """The KL's keys that contradict each other."""
+    kl = recipe.objective.kl
+    name = recipe.objective.estimator
+    if kl.controller == "adaptive" and kl.coefficient == 0:
+        reason = "'adaptive' multiplies the coefficient, and 0 stays 0: give kl.coefficient a start above 0"
+        yield Refusal("objective.kl.controller", reason)
+    if kl.coefficient > 0 and kl.where == "reward":
+        if kl.estimator.endswith("+"):
+            plain = kl.estimator.rstrip("+")
+            reason = (
+                f"{kl.estimator!r} changes only a gradient, and a KL in the reward has none: use {plain!r}"
+            )
+            yield Refusal("objective.kl.estimator", reason)
+        if name in ESTIMATORS and not ESTIMATORS[name].token_rewards:
+            reason = f"'reward' never reaches {name!r}, which reads the reward's parts: use 'loss'"
+            yield Refusal("objective.kl.where", reason)
+
+
+def reward_parts(recipe: Recipe) -> Iterator[Refusal]:
+    """Parts must be told apart, weigh something, and be several where the estimator normalises each."""
+    parts = recipe.reward.parts
+    for name, times in Counter(part_names(recipe)).items():
+        if times > 1:
+            yield Refusal("reward.parts", f"{times} parts are called {name!r}: give each its own name")
+    if all(part.weight == 0 for part in parts):
+        yield Refusal("reward.parts", "all weights are 0: every reward would be 0")
+    if recipe.objective.estimator == "gdpo" and len(parts) == 1:
+        reason = "'gdpo' normalises several reward parts apart, and there is one: use grpo, or add a part"
+        yield Refusal("objective.estimator", reason)
+
+
+def overlong_share(recipe: Recipe) -> Iterator[Refusal]:
+    """A punished share of less than a token punishes nothing."""
+    share, cap = recipe.reward.overlong_buffer, recipe.rollout.max_tokens
+    if 0 < share * cap < 1:
+        reason = (
+            f"{share:g} of rollout.max_tokens = {cap} is less than a token: use {1 / cap:.3g} or more, or 0"
+        )
+        yield Refusal("reward.overlong_buffer", reason)
+
+
+def batch_division(recipe: Recipe) -> Iterator[Refusal]:
+    """A batch of so many groups cannot be divided further."""
+    minibatches, prompts = recipe.update.minibatches, recipe.rollout.prompts_per_step
+    if minibatches > prompts:
+        reason = (
+            f"{minibatches} are more than rollout.prompts_per_step = {prompts} groups: use at most {prompts}"
+        )
+        yield Refusal("update.minibatches", reason)
+
+
+def token_budget(recipe: Recipe) -> Iterator[Refusal]:
+    """A micro-batch must hold the longest prompt with its answer."""
+    budget = recipe.update.tokens_per_microbatch
+    prompt, answer = recipe.data.max_prompt_tokens, recipe.rollout.max_tokens
+    if recipe.data.train and budget < prompt + answer:
+        reason = (
+            f"{budget} may not hold one rollout of data.max_prompt_tokens + rollout.max_tokens = "
+            f"{prompt} + {answer} tokens: use at least {prompt + answer}"
+        )
+        yield Refusal("update.tokens_per_microbatch", reason)
+
+
+def some_data(recipe: Recipe) -> Iterator[Refusal]:
+    """There must be prompts."""
+    data = recipe.data
+    if not data.train and not data.eval:
+        yield Refusal(
+            "data.train", "is empty: name prompts to train on, such as [prompts.jsonl] (or data.eval)"
+        )
+
+
+def held_out(recipe: Recipe) -> Iterator[Refusal]:
+    """Held-out problems come from one place, and evaluation during training needs them."""
+    data = recipe.data
+    if data.holdout and data.eval:
+        yield Refusal("data.holdout", "and data.eval both name held-out prompts: keep one")
+    if data.holdout and not data.train:
+        yield Refusal("data.holdout", "splits problems off data.train, which is empty")
+    if recipe.eval.every and not has_held_out(recipe):
+        reason = f"{recipe.eval.every} has nothing to evaluate on: set data.holdout or data.eval, or use 0"
+        yield Refusal("eval.every", reason)
+
+
+def no_replacements(recipe: Recipe) -> Iterator[Refusal]:
+    """Dynamic sampling without replacements would only shrink the batch."""
+    if recipe.rollout.dynamic_sampling and recipe.rollout.max_extra_groups == 0:
+        yield Refusal(
+            "rollout.max_extra_groups", "0 leaves rollout.dynamic_sampling nothing to replace groups with"
+        )
+
+
+def lora_targets(recipe: Recipe) -> Iterator[Refusal]:
+    """Adapters must sit somewhere."""
+    if recipe.model.lora is not None and not recipe.model.lora.targets:
+        yield Refusal("model.lora.targets", "is empty: nothing would be trained; use all-linear")
+
+
+def demo_revision(recipe: Recipe) -> Iterator[Refusal]:
+    """The demo model has one revision."""
+    if recipe.model.path == "demo" and recipe.model.revision is not None:
+        yield Refusal("model.revision", "belongs to a model of the hub, and model.path is 'demo'")
+
+
+CHECKS: tuple[Check, ...] = (
+    some_data,
+    held_out,
+    demo_revision,
+    lora_targets,
+    bfloat16_masters,
+    deterministic_precision,
+    lone_rollouts,
+    cut_distribution,
+    no_replacements,
+    reward_parts,
+    overlong_share,
+    unbuilt_estimator,
+    live_anchor,
+    rollout_anchor,
+    clip_range,
+    kl_term,
+    correction_bands,
+    batch_division,
+    token_budget,
+)
+"""All checks, in the order of the recipe's sections."""
+
+
+def refusals(recipe: Recipe) -> list[Refusal]:
+    """Everything about the recipe that cannot work."""
+    return [refusal for check in CHECKS for refusal in check(recipe)]

@@ -1,0 +1,102 @@
+"""What follows from a recipe: sizes, precisions, the anchor. Each decision is made here, once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from assay.recipe.schema import CorrectionRecipe, Precision, Recipe
+
+AnchorKind = Literal["live", "recompute", "rollout"]
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """Whose log-probs the ratio divides by, and why."""
+
+    kind: AnchorKind
+    reason: str
+
+
+def optimizer_steps(recipe: Recipe) -> int:
+    """Optimizer steps taken from one batch: epochs times mini-batches.
+
+    >>> optimizer_steps(Recipe())
+    1
+    """
+    return recipe.update.epochs * recipe.update.minibatches
+
+
+def corrects(correction: CorrectionRecipe) -> bool:
+    """Do these settings weigh or reject anything?"""
+    return correction.kind != "none" or rejects_sequences(correction)
+
+
+def rejects_sequences(correction: CorrectionRecipe) -> bool:
+    """Is there a band outside which whole sequences are rejected?"""
+    return correction.reject_low is not None or correction.reject_high is not None
+
+
+def anchor_needs(recipe: Recipe) -> list[str]:
+    """Why log-probs are needed before the first backward pass; empty where a live anchor is exact."""
+    objective, needs = recipe.objective, []
+    if optimizer_steps(recipe) > 1:
+        needs.append(f"the batch is used for {optimizer_steps(recipe)} optimizer steps")
+    if corrects(objective.correction):
+        needs.append("the correction weighs the anchor against the sampler")
+    if objective.kl.coefficient > 0 and objective.kl.where == "reward":
+        needs.append("the KL is subtracted from the rewards before advantages")
+    return needs
+
+
+def choose_anchor(recipe: Recipe) -> Anchor:
+    """Resolve ``objective.anchor``; ``auto`` is live where that is exact, else recompute, whatever sampled.
+
+    >>> choose_anchor(Recipe()).kind
+    'live'
+    """
+    kind = recipe.objective.anchor
+    if kind == "rollout":
+        return Anchor("rollout", "the sampler's own log-probs, so the ratio carries the sampler's mismatch")
+    needs = anchor_needs(recipe)
+    if kind == "live" or (kind == "auto" and not needs):
+        return Anchor(
+            "live", "one optimizer step per batch, and nothing needs log-probs before it: the ratio is 1"
+        )
+    if kind == "recompute" and not needs:
+        return Anchor(
+            "recompute", "the recipe asks for it (a live anchor would be exact and save a forward pass)"
+        )
+    return Anchor("recompute", " and ".join(needs))
+
+
+def ratio_moves(recipe: Recipe) -> bool:
+    """Can the ratio leave 1, so that a clip acts? Not with one step per batch and an anchor of the trainer."""
+    return optimizer_steps(recipe) > 1 or choose_anchor(recipe).kind == "rollout"
+
+
+def generation_dtype(recipe: Recipe) -> Precision:
+    """The precision in which answers are generated.
+
+    >>> generation_dtype(Recipe())
+    'bfloat16'
+    """
+    return recipe.model.compute_dtype if recipe.rollout.dtype == "auto" else recipe.rollout.dtype
+
+
+def extra_groups(recipe: Recipe) -> int:
+    """Most groups that dynamic sampling may add to a step; 0 without it."""
+    rollout = recipe.rollout
+    if not rollout.dynamic_sampling:
+        return 0
+    return 2 * rollout.prompts_per_step if rollout.max_extra_groups is None else rollout.max_extra_groups
+
+
+def has_held_out(recipe: Recipe) -> bool:
+    """Is there anything to evaluate on?"""
+    return bool(recipe.data.eval) or recipe.data.holdout > 0
+
+
+def part_names(recipe: Recipe) -> list[str]:
+    """The name of each reward part in metrics and verdicts."""
+    return [part.name or part.verifier for part in recipe.reward.parts]

@@ -1,0 +1,142 @@
+"""Keys that count only together with another one: set without it they would be ignored, so they are refused.
+
+A key is *set* when the recipe or an override writes it and its value is not the one that the default or the
+preset gives anyway (a saved recipe writes every key, and must stay readable).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
+
+from assay.recipe.checks import Refusal
+from assay.recipe.keys import flatten
+from assay.recipe.names import (
+    ESTIMATOR_KEYS,
+    ESTIMATORS,
+    LOSS_KEYS,
+    LOSSES,
+    reads_of_estimator,
+    reads_of_loss,
+)
+from assay.recipe.presets import PRESETS, overlay
+from assay.recipe.schema import Recipe
+
+
+class Rule(NamedTuple):
+    """``key`` counts only where ``read`` says so."""
+
+    key: str
+    read: Callable[[Recipe], bool]
+    why: Callable[[Recipe], str]
+    """Reads on after "is set, but": who does not read it, or what is off."""
+
+
+def _says(text: str) -> Callable[[Recipe], str]:
+    return lambda recipe: text
+
+
+def _loss_rule(key: str) -> Rule:
+    users = ", ".join(name for name, keys in LOSSES.items() if key in keys)
+    return Rule(
+        f"objective.{key}",
+        lambda recipe: key in reads_of_loss(recipe.objective.loss),
+        lambda recipe: f"objective.loss = {recipe.objective.loss} does not read it (read by: {users})",
+    )
+
+
+def _estimator_rule(key: str) -> Rule:
+    users = ", ".join(name for name, facts in ESTIMATORS.items() if key in facts.reads)
+    return Rule(
+        f"objective.{key}",
+        lambda recipe: key in reads_of_estimator(recipe.objective.estimator),
+        lambda recipe: (
+            f"objective.estimator = {recipe.objective.estimator} does not read it (read by: {users})"
+        ),
+    )
+
+
+def _divides(recipe: Recipe) -> bool:
+    """Is there a standard deviation to divide by, for the estimators whose divisor ``scale`` chooses?"""
+    return "scale" not in reads_of_estimator(recipe.objective.estimator) or recipe.objective.scale != "none"
+
+
+def _has_kl(recipe: Recipe) -> bool:
+    return recipe.objective.kl.coefficient > 0
+
+
+def _adapts(recipe: Recipe) -> bool:
+    return recipe.objective.kl.controller == "adaptive"
+
+
+def _renders(recipe: Recipe) -> bool:
+    return recipe.data.template != "none"
+
+
+RULES: tuple[Rule, ...] = (
+    *(_loss_rule(key) for key in sorted(LOSS_KEYS)),
+    *(_estimator_rule(key) for key in sorted(ESTIMATOR_KEYS)),
+    *(
+        Rule(f"objective.{key}", _divides, _says("objective.scale = none divides by nothing"))
+        for key in ("eps", "min_std")
+    ),
+    Rule(
+        "objective.constant_tokens",
+        lambda r: r.objective.aggregation == "constant",
+        lambda r: f"objective.aggregation = {r.objective.aggregation} divides by no constant",
+    ),
+    *(
+        Rule(f"objective.kl.{key}", _has_kl, _says("objective.kl.coefficient = 0: there is no KL term"))
+        for key in ("estimator", "where")
+    ),
+    *(
+        Rule(f"objective.kl.{key}", _adapts, _says("objective.kl.controller = fixed does not steer"))
+        for key in ("target", "horizon")
+    ),
+    Rule(
+        "objective.correction.low",
+        lambda r: r.objective.correction.kind == "mask",
+        lambda r: f"objective.correction.kind = {r.objective.correction.kind} has no lower edge (mask has)",
+    ),
+    *(
+        Rule(
+            f"objective.correction.{key}",
+            lambda r: r.objective.correction.kind != "none",
+            _says("objective.correction.kind = none weighs nothing"),
+        )
+        for key in ("high", "level")
+    ),
+    Rule(
+        "reward.overlong_penalty",
+        lambda r: r.reward.overlong_buffer > 0,
+        _says("reward.overlong_buffer = 0 punishes nothing"),
+    ),
+    Rule(
+        "rollout.max_extra_groups",
+        lambda r: r.rollout.dynamic_sampling,
+        _says("rollout.dynamic_sampling = false replaces no group"),
+    ),
+    Rule("eval.temperature", lambda r: r.eval.samples > 0, _says("eval.samples = 0 samples nothing")),
+    Rule(
+        "update.min_ratio",
+        lambda r: r.update.schedule != "constant",
+        _says("update.schedule = constant does not fall"),
+    ),
+    *(
+        Rule(key, _renders, _says("data.template = none renders no chat template"))
+        for key in ("model.chat_template", "data.enable_thinking")
+    ),
+)
+"""Every such key. A key may have several rules."""
+
+
+def ignored_keys(recipe: Recipe, explicit: Collection[str]) -> Iterator[Refusal]:
+    """Refuse each key of ``explicit`` that is set and not read."""
+    values = flatten(recipe)
+    usual = flatten(Recipe.model_validate(overlay(recipe.preset) if recipe.preset in PRESETS else {}))
+    refused: set[str] = set()
+    for rule in RULES:
+        key = rule.key
+        if key in explicit and key not in refused and values[key] != usual[key] and not rule.read(recipe):
+            refused.add(key)
+            yield Refusal(key, f"is set, but {rule.why(recipe)}: leave it out")
