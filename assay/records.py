@@ -150,6 +150,16 @@ class Verdict:
         return self.reward is not None
 
 
+def is_right(verdict: Verdict) -> bool:
+    """Is the answer right: does the first reward part (else the reward) give at least one half?
+
+    >>> is_right(Verdict(0.2, "scored", correct=1.0)), is_right(Verdict(None, "verifier_error"))
+    (True, False)
+    """
+    score = verdict.correct if verdict.correct is not None else verdict.reward
+    return score is not None and score >= 0.5
+
+
 @dataclass(frozen=True)
 class Group:
     """One prompt, its rollouts and their verdicts, index by index."""
@@ -182,8 +192,7 @@ class Group:
             return "no_signal"
         if max(self.rewards) != min(self.rewards):
             return "mixed"
-        scores = [v.correct if v.correct is not None else v.reward for v in self.verdicts if v.valid]
-        return "all_pass" if all(s is not None and s >= 0.5 for s in scores) else "all_fail"
+        return "all_pass" if all(is_right(v) for v in self.verdicts if v.valid) else "all_fail"
 
 
 def share(values: Sequence[bool]) -> float:

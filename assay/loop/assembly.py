@@ -1,0 +1,227 @@
+"""Assembly: a recipe becomes a policy, an engine, a source, verifiers and a run, wired to each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from assay.data.demo_model import resolve_model_path
+from assay.data.prompts import PromptSet, load_prompts, shared_problems
+from assay.data.sampler import PromptSampler
+from assay.errors import UserError
+from assay.loop.checkpoint import CheckpointStore, RunState
+from assay.loop.evaluate import evaluate
+from assay.loop.folder import RunFolder, find_run, new_run
+from assay.loop.recorder import Recorder
+from assay.loop.run import Run
+from assay.loop.source import GroupSource, stream_seed
+from assay.objective.kl import KlState
+from assay.policy.batch import pack
+from assay.policy.model import add_lora, load_model, load_tokenizer, pick_device
+from assay.policy.policy import Policy
+from assay.recipe.load import Resolved, check_recipe, check_resume, load_recipe, save_resolved
+from assay.recipe.schema import Recipe
+from assay.records import Group
+from assay.reward.scorer import Scorer
+from assay.rollout.engine import Engine, make_engine, sampling_of
+from assay.sync.weights import Weights
+from assay.track.console import Console, make_console
+from assay.track.phases import Phases
+
+PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25}
+"""Mean |engine - trainer| log-prob per token that rounding explains, by the narrower precision of the two."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the loop drives."""
+
+    run: Run
+    source: GroupSource
+    policy: Policy
+    weights: Weights
+    tokenizer: Any
+    prompts: PromptSet
+    held_out: PromptSet | None
+
+
+@asynccontextmanager
+async def assemble(
+    recipe: Recipe | Resolved, resume: bool | Path, console: Console | None
+) -> AsyncIterator[Parts]:
+    """Build everything a run needs, in the order in which a mistake is cheapest to find: recipe, data, rewards, model.
+
+    Leaves nothing behind: worker processes and engine are closed on the way out, also by an error.
+    """
+    resolved = recipe if isinstance(recipe, Resolved) else None
+    settings = resolved.recipe if resolved is not None else recipe
+    assert isinstance(settings, Recipe)
+    if resolved is None:
+        check_recipe(settings)
+    stem = resolved.path.stem if resolved is not None and resolved.path is not None else "run"
+    folder = _folder(settings, stem, resume)
+    _prepare_torch(settings)
+    async with AsyncExitStack() as stack:
+        place = resolve_model_path(settings.model.path)
+        tokenizer = load_tokenizer(place, settings.model)
+        prompts, held_out = load_data(settings, tokenizer)
+        folder.create()
+        scorer = Scorer(settings.reward, settings.rollout.max_tokens)
+        stack.callback(scorer.close)
+        policy, engine = load_policy(settings, place, tokenizer)
+        stack.push_async_callback(engine.close)
+        store = CheckpointStore(folder.checkpoints, settings.checkpoint.keep_last, settings.checkpoint.keep_best)
+        state = _restore(settings, store, policy, resuming=bool(resume))
+        shown = console or make_console("auto", settings.track.samples_every, settings.reward.gold)
+        stack.callback(shown.stop)
+        phases = Phases(on_enter=shown.phase)
+        source = _source(settings, engine, scorer, prompts, policy, phases, shown)
+        source.cursor, source.admissions = state.cursor, state.admissions
+        recorder = Recorder(folder, settings, shown, state.step)
+        recorder.roll_back(state.step)
+        save_resolved(settings, folder.path)
+        evaluator = _evaluator(settings, engine, scorer, held_out, shown)
+        run = Run(settings, folder, store, recorder, phases, evaluator, policy, source, state)
+        weights = Weights(engine, prompts.prompts[0], _tolerance(settings), settings.rollout.temperature)
+        weights.version = state.version
+        await weights.start(policy)
+        shown.start(settings.run.steps, state.step, _info(settings, folder, prompts, held_out, state))
+        for warning in _warnings(prompts, held_out):
+            shown.message(warning, "warning")
+        yield Parts(run, source, policy, weights, tokenizer, prompts, held_out)
+
+
+def load_data(recipe: Recipe, tokenizer: Any) -> tuple[PromptSet, PromptSet | None]:
+    """The prompts to train on, and those held out (``None`` without any)."""
+    gold = recipe.reward.gold
+    prompts = load_prompts(recipe.data, tokenizer, "train", gold)
+    held_out = None
+    if recipe.data.eval or recipe.data.holdout:
+        held_out = load_prompts(recipe.data, tokenizer, "eval", gold)
+    return prompts, held_out
+
+
+def load_policy(recipe: Recipe, place: str, tokenizer: Any) -> tuple[Policy, Engine]:
+    """The policy at its starting weights, and the engine that samples from it."""
+    device = pick_device(recipe.model.device)
+    model = load_model(place, recipe.model, device)
+    needs_reference = recipe.objective.kl.coefficient > 0
+    reference = None
+    if recipe.model.lora is not None:
+        model = add_lora(model, recipe.model.lora, recipe.run.seed)  # without its adapters it is its own reference
+    elif needs_reference:
+        reference = load_model(place, recipe.model, device).requires_grad_(False)
+    policy = Policy(recipe, model, device, recipe.run.steps, reference)
+    return policy, make_engine(recipe, model, tokenizer)
+
+
+def _folder(recipe: Recipe, stem: str, resume: bool | Path) -> RunFolder:
+    """The run's folder; a resumed run must have the recipe that it began with."""
+    if resume is False:
+        return new_run(recipe.run.folder, recipe.run.name, stem)
+    folder = RunFolder(resume) if isinstance(resume, Path) else find_run(recipe.run.folder, recipe.run.name, stem)
+    if not folder.recipe.exists():
+        raise UserError(f"nothing to resume: {folder.path} holds no recipe.yaml")
+    check_resume(load_recipe(folder.recipe, check=False).recipe, recipe)
+    return folder
+
+
+def _prepare_torch(recipe: Recipe) -> None:
+    """Threads and determinism, before the first tensor."""
+    run = recipe.run
+    if run.threads is not None or run.deterministic:
+        torch.set_num_threads(run.threads or 1)
+    if run.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(run.deterministic)
+    torch.manual_seed(run.seed)
+
+
+def _restore(recipe: Recipe, store: CheckpointStore, policy: Policy, resuming: bool) -> RunState:
+    """The state to go on from: the newest whole checkpoint, else the beginning."""
+    found = store.latest() if resuming else None
+    if found is None:
+        return RunState(kl=asdict(KlState(recipe.objective.kl.coefficient)))
+    folder, state = found
+    policy.load(folder)
+    return state
+
+
+def _source(
+    recipe: Recipe,
+    engine: Engine,
+    scorer: Scorer,
+    prompts: PromptSet,
+    policy: Policy,
+    phases: Phases,
+    console: Console,
+) -> GroupSource:
+    rollout = recipe.rollout
+    bound = rollout.max_extra_groups if rollout.max_extra_groups is not None else 2 * rollout.prompts_per_step
+
+    def has_signal(group: Group) -> bool:
+        return policy.has_signal(pack([group], recipe.reward))[0]
+
+    return GroupSource(
+        engine=engine,
+        scorer=scorer,
+        prompts=prompts,
+        sampler=PromptSampler(len(prompts), recipe.run.seed, recipe.data.shuffle),
+        sampling=sampling_of(rollout),
+        seed=stream_seed(recipe.run.seed, "train"),
+        prompts_per_step=rollout.prompts_per_step,
+        group_size=rollout.group_size,
+        max_extra=bound if rollout.dynamic_sampling else None,
+        max_retries=rollout.max_retries,
+        max_invalid=recipe.reward.max_invalid,
+        has_signal=has_signal,
+        phases=phases,
+        progress=partial(console.phase, "generate"),
+    )
+
+
+def _evaluator(
+    recipe: Recipe, engine: Engine, scorer: Scorer, held_out: PromptSet | None, console: Console
+) -> Any:
+    if held_out is None:
+        return None
+    return partial(
+        evaluate,
+        engine,
+        scorer,
+        held_out,
+        recipe.eval,
+        recipe.rollout.max_tokens,
+        recipe.run.seed,
+        partial(console.phase, "evaluate"),
+    )
+
+
+def _tolerance(recipe: Recipe) -> float:
+    model, rollout = recipe.model, recipe.rollout
+    precisions = {model.dtype, model.compute_dtype, model.compute_dtype if rollout.dtype == "auto" else rollout.dtype}
+    return max(PROBE_TOLERANCE[p] for p in precisions)
+
+
+def _info(
+    recipe: Recipe, folder: RunFolder, prompts: PromptSet, held_out: PromptSet | None, state: RunState
+) -> dict[str, Any]:
+    data = prompts.describe() + (f"; {held_out.problems} problems held out" if held_out else "")
+    info = {"name": folder.path.name, "model": recipe.model.path, "data": data}
+    return info | ({"resumed": f"after step {state.step}"} if state.step else {})
+
+
+def _warnings(prompts: PromptSet, held_out: PromptSet | None) -> list[str]:
+    if held_out is None:
+        return []
+    both = shared_problems(prompts, held_out)
+    if not both:
+        return []
+    return [f"{len(both)} held-out problems are also trained on, such as {both[0]!r}: the held-out score flatters"]

@@ -1,0 +1,112 @@
+"""Numbers of a step, read off its groups: pure functions from a harvest to named metrics (see docs/metrics.md)."""
+
+from __future__ import annotations
+
+import re
+import resource
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+
+import torch
+
+from assay.loop.source import Harvest
+from assay.records import Group, Rollout, Verdict, is_right, share
+
+_NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*")
+
+
+def harvest_metrics(harvest: Harvest) -> dict[str, float]:
+    """Rewards, verdicts, group make-up and lengths of a step.
+
+    Shares of group kinds are over everything generated, what dynamic sampling set aside included: that is what says how
+    hard the task is. Rewards and lengths are over the groups trained on.
+    """
+    generated = [*harvest.groups, *harvest.unused]
+    pairs = [(r, v) for g in harvest.groups for r, v in zip(g.rollouts, g.verdicts, strict=True)]
+    return (
+        _group_metrics(generated, harvest)
+        | _reward_metrics([v for _, v in pairs])
+        | _rollout_metrics(harvest.groups, pairs)
+        | {"rollout/retried": harvest.retried}
+    )
+
+
+def _group_metrics(generated: Sequence[Group], harvest: Harvest) -> dict[str, float]:
+    kinds = Counter(g.kind for g in generated)
+    total = max(1, len(generated))
+    return {
+        **{f"group/{kind}": kinds[kind] / total for kind in ("all_fail", "mixed", "all_pass", "no_signal")},
+        "group/count": len(harvest.groups),
+        "group/extra": harvest.extra,
+        "group/unused": len(harvest.unused),
+    }
+
+
+def _reward_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    valid = [v for v in verdicts if v.reward is not None]
+    found: dict[str, float] = {f"verdict/{o}": n for o, n in Counter(v.outcome for v in verdicts).items()}
+    found["reward/valid_share"] = share([v.valid for v in verdicts])
+    rewards = [v.reward for v in valid if v.reward is not None]
+    if rewards:
+        found["reward/mean"] = fmean(rewards)
+        found["reward/std"] = stdev(rewards) if len(rewards) > 1 else 0.0
+        found["reward/correct"] = fmean(_correctness(v) for v in valid)
+    parts: dict[str, list[float]] = {}
+    for verdict in valid:
+        for name, score in verdict.parts.items():
+            if score is not None:
+                parts.setdefault(name, []).append(score)
+    return found | {f"reward/part/{name}": fmean(scores) for name, scores in parts.items()}
+
+
+def _rollout_metrics(groups: Sequence[Group], pairs: Sequence[tuple[Rollout, Verdict]]) -> dict[str, float]:
+    if not pairs:
+        return {}
+    lengths = [len(r) for r, _ in pairs]
+    found: dict[str, float] = {
+        "rollout/tokens_mean": fmean(lengths),
+        "rollout/tokens_max": max(lengths),
+        "rollout/truncated_share": share([r.finish == "length" for r, _ in pairs]),
+        "rollout/answers_mean": fmean(len(_NUMBER.findall(r.text)) for r, _ in pairs),
+        "rollout/duplicate_share": _duplicates(groups),
+    }
+    for name, side in (("correct", True), ("wrong", False)):
+        of_side = [len(r) for r, v in pairs if v.valid and is_right(v) == side]
+        if of_side:
+            found[f"rollout/tokens_mean_{name}"] = fmean(of_side)
+    return found
+
+
+def _duplicates(groups: Sequence[Group]) -> float:
+    repeated = [count - 1 for g in groups for count in Counter(r.text for r in g.rollouts).values()]
+    return sum(repeated) / max(1, sum(len(g.rollouts) for g in groups))
+
+
+def _correctness(verdict: Verdict) -> float:
+    score = verdict.correct if verdict.correct is not None else verdict.reward
+    return 0.0 if score is None else score
+
+
+def generated_tokens(harvest: Harvest) -> int:
+    """Tokens of every completion of the step, also of those that were not used."""
+    return sum(len(r) for g in (*harvest.groups, *harvest.unused) for r in g.rollouts)
+
+
+def speed_metrics(times: Mapping[str, float], generated: int, forwarded: float) -> dict[str, float]:
+    """Tokens per second of generation and update, and the peak memory so far."""
+    found = {}
+    if times.get("time/generate"):
+        found["speed/generate_tokens_s"] = generated / times["time/generate"]
+    if times.get("time/update") and forwarded:
+        found["speed/update_tokens_s"] = forwarded / times["time/update"]
+    return found | {"memory/peak_mb": peak_memory_mb()}
+
+
+def peak_memory_mb() -> float:
+    """Peak memory in MB: of the accelerator where there is one, else of this process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    unit = 2**20 if sys.platform == "darwin" else 2**10  # macOS counts bytes, Linux KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit

@@ -1,0 +1,99 @@
+"""The loop on a page.
+
+::
+
+                      prompts in a seeded order
+                                |
+        +-----------------------v------------------------+
+        |  source   admit prompts, sample, judge         |   engine  <---- weights ----+
+        |           answers are judged while others      |   (native: this process,    |
+        |           are still being sampled              |    the trainer's tensors)   |
+        +-----------------------+------------------------+                             |
+                                | groups: rollouts with verdicts                       |
+        +-----------------------v------------------------+                             |
+        |  policy   pack, advantages, anchor,            |                             |
+        |           micro-batches, optimizer step(s)     +---- publish: version + 1 ---+
+        +-----------------------+------------------------+        then a probe
+                                | update
+        +-----------------------v------------------------+
+        |  run      metrics, rollout log, KL controller, |
+        |           evaluation, checkpoint               |
+        +------------------------------------------------+
+
+Synchronous: `source.next_groups` returns when everything it started is finished, the weights move when nothing is being
+sampled, and between two steps nothing is in flight. The state of a run is then the weights, the optimizer and the few
+numbers of `RunState`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assay.loop.assembly import Parts, assemble
+from assay.loop.run import Interrupted
+from assay.policy.batch import pack
+from assay.policy.export import export, model_card
+from assay.recipe.load import Resolved
+from assay.recipe.schema import Recipe
+from assay.track.console import Console
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    folder: Path
+    """The run folder."""
+    finished: bool
+    """False when it was interrupted; then it can be resumed."""
+    step: int
+    """Steps done."""
+    summary: dict[str, Any]
+    """What summary.json holds."""
+
+
+async def drive(parts: Parts) -> bool:
+    """Train until all steps are done (True) or the user asks to stop (False)."""
+    run, source, policy, weights = parts.run, parts.source, parts.policy, parts.weights
+    try:
+        await run.begin()
+        while not run.finished:
+            harvest = await run.unless_stopped(source.next_groups())
+            with run.phases("update"):
+                batch = pack(harvest.groups, run.recipe.reward)
+                update = policy.update(batch, run.kl.coefficient)
+            with run.phases("publish"):
+                published = await weights.publish(policy)
+            run.observe(harvest, update, published)
+            await run.evaluate_and_checkpoint()
+    except Interrupted:
+        run.checkpoint()
+        return False
+    return True
+
+
+def train(recipe: Recipe | Resolved, *, resume: bool | Path = False, console: Console | None = None) -> Outcome:
+    """Run a recipe from its data to a trained model, and return where everything lies.
+
+    ``resume``: go on with the recipe's newest run, or with the run folder given. Raises UserError for what the user can
+    mend, AssayError for a run that failed; a checkpoint is kept whenever there is one to keep.
+    """
+    return asyncio.run(_train(recipe, resume, console))
+
+
+async def _train(recipe: Recipe | Resolved, resume: bool | Path, console: Console | None) -> Outcome:
+    async with assemble(recipe, resume, console) as parts:
+        run = parts.run
+        with run.interruptible():
+            finished = await drive(parts)
+        summary = run.summary()
+        if finished:
+            card = model_card(run.recipe.model.path, run.folder.recipe.read_text(encoding="utf-8"), summary)
+            lora = run.recipe.model.lora
+            adapter_only = lora is not None and lora.export == "adapter"
+            export(parts.policy.model, parts.tokenizer, run.folder.model, card, adapter_only)
+        run.recorder.close(summary)
+        return Outcome(run.folder.path, finished, run.state.step, summary)

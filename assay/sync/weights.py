@@ -1,0 +1,69 @@
+"""Publishing: a version bump at the engine, then a probe that the new weights really arrived."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from assay.errors import AssayError
+from assay.records import Group, Prompt, Verdict
+from assay.rollout.engine import Engine, Request
+from assay.rollout.sampling import Sampling
+
+PROBE = 1 << 41
+"""Admission number of probes, far from those of training and evaluation."""
+
+
+class Publishable(Protocol):
+    """What the probe asks of a policy."""
+
+    def probe_logprobs(self, group: Group) -> list[float]:
+        """Log-probs of the tokens of a group's one rollout under the trainer's weights."""
+        ...
+
+
+@dataclass
+class Weights:
+    """The way of the weights from the policy to the engine."""
+
+    engine: Engine
+    prompt: Prompt
+    """What the probe asks."""
+    tolerance: float
+    """Largest mean |engine - trainer| log-prob per token that rounding may explain."""
+    temperature: float = 1.0
+    """Of the log-probs that are compared: the training temperature."""
+    tokens: int = 8
+    """Length of the probe."""
+    version: int = 0
+
+    async def start(self, policy: Publishable) -> None:
+        """Publish the weights as they are, under the present version: those of a new or of a resumed run."""
+        await self.engine.publish(self.version)
+        await self.probe(policy)
+
+    async def publish(self, policy: Publishable) -> dict[str, float]:
+        """Publish the policy's present weights as the next version, and compare log-probs on probe tokens.
+
+        Raises AssayError when the engine samples from other weights than the trainer's: a sync that silently did
+        nothing stops the run at this step. Returns ``sync/probe_gap``, the mean |difference| in nats.
+        """
+        self.version += 1
+        await self.engine.publish(self.version)
+        return {"sync/probe_gap": await self.probe(policy)}
+
+    async def probe(self, policy: Publishable) -> float:
+        """Sample a few tokens greedily and compare their log-probs; see `publish`."""
+        sampling = Sampling(temperature=self.temperature, max_tokens=self.tokens, greedy=True)
+        await self.engine.submit(Request(PROBE, self.prompt, 1, sampling))
+        rollouts = [r async for _, r in self.engine.finished()]
+        judged: Any = tuple(Verdict(0.0, "scored") for _ in rollouts)
+        theirs = rollouts[0].sampler_logprobs
+        ours = policy.probe_logprobs(Group(self.prompt, tuple(rollouts), judged))
+        gap = sum(abs(a - b) for a, b in zip(ours, theirs, strict=True)) / max(1, len(theirs))
+        if not gap <= self.tolerance:
+            raise AssayError(
+                f"after publishing version {self.version} the engine's log-probs differ from the trainer's by {gap:.3g} "
+                f"nats a token (at most {self.tolerance:g} is rounding): the weights did not arrive"
+            )
+        return gap
