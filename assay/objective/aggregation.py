@@ -1,5 +1,4 @@
-"""How per-token losses become one number: weights per token, counted over the whole optimizer step before it
-begins.
+"""How per-token losses become one number: a weight per token, known before the step begins.
 
 loss = sum over all tokens of w_t l_t. With w known beforehand, no split into micro-batches or ranks can
 change the sum, and no denominator is ever a part's own.
@@ -19,8 +18,7 @@ from assay.registry import Registry
 
 @dataclass(frozen=True)
 class Totals:
-    """Denominators of an optimizer step, counted after every exclusion; the totals of ranks add up with
-    ``+``.
+    """Denominators of an optimizer step, counted after every exclusion; those of ranks add up with ``+``.
 
     >>> layout = Layout.of_lengths([2, 3, 1], groups=[0, 0, 1])
     >>> one = Totals.count(torch.tensor([1, 1, 1, 0, 0, 0]).bool(), layout)
@@ -41,8 +39,7 @@ class Totals:
 
     @classmethod
     def count(cls, counts: Tensor, layout: Layout, active: Tensor | None = None) -> Totals:
-        """Count the tokens in ``counts`` (N,) bool; ``active`` (S,) bool are the sequences to be
-        differentiated."""
+        """Count the tokens in ``counts`` (N,) bool, and of ``active`` (S,) bool the sequences with any."""
         lengths = layout.count_by_sequence(counts)
         group_tokens = layout.sum_by_group(lengths, torch.ones_like(layout.group, dtype=torch.bool))
         with_tokens = lengths > 0
@@ -74,8 +71,7 @@ WeightFunction = Callable[[Tensor, Layout, Totals, float], Tensor]
 
 @dataclass(frozen=True)
 class Aggregation:
-    """A registered aggregation: ``compute(lengths, layout, totals, constant)`` -> (S,), the weight of a
-    sequence's tokens.
+    """``compute(lengths, layout, totals, constant)`` -> (S,), the weight of each token of a sequence.
 
     ``lengths`` (S,) are the counting tokens of each sequence, at least 1; sequences without any are zeroed
     afterwards.
@@ -108,8 +104,7 @@ def token(lengths: Tensor, layout: Layout, totals: Totals, constant: float) -> T
 
 @aggregation("sequence", formula="mean over rollouts of (mean over the rollout's tokens of l_t)")
 def sequence(lengths: Tensor, layout: Layout, totals: Totals, constant: float) -> Tensor:
-    """1 / (S len_s): every rollout weighs the same, so long wrong ones are punished less per token (GRPO's
-    original)."""
+    """1 / (S len_s): rollouts weigh the same, so long wrong ones are punished less per token (GRPO)."""
     return 1 / (lengths * totals.sequences)
 
 

@@ -1,5 +1,4 @@
-"""Importance weights for a sampler that is not the anchor, and what they reject. All constants of the
-step."""
+"""Importance weights for a sampler that is not the anchor, and what they reject: constants."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ WeightKind = Callable[[Tensor, CorrectionRecipe], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class CorrectionKind:
-    """A registered kind: ``compute(w, settings)`` of the raw weights (N,) -> weights (N,), rejected (N,)
-    bool."""
+    """``compute(w, settings)`` of the raw weights (N,) -> weights (N,), rejected (N,) bool."""
 
     compute: WeightKind
     formula: str
@@ -71,11 +69,6 @@ def mask(weights: Tensor, settings: CorrectionRecipe) -> tuple[Tensor, Tensor]:
     return only(weights, ~rejected), rejected
 
 
-def needs_correction(settings: CorrectionRecipe) -> bool:
-    """Do these settings weigh or reject anything?"""
-    return settings.kind != "none" or settings.reject_low is not None or settings.reject_high is not None
-
-
 def log_weights(anchor_logprobs: Tensor, sampler_logprobs: Tensor, tokens: Tensor) -> Tensor:
     """anchor - sampler at ``tokens`` (N,) bool, 0 elsewhere (N,)."""
     return only(anchor_logprobs, tokens) - only(sampler_logprobs, tokens)
@@ -99,15 +92,3 @@ def correct(logs: Tensor, tokens: Tensor, layout: Layout, settings: CorrectionRe
         outside |= mean > settings.reject_high
     rejected = tokens & (rejected | outside[layout.sequence])
     return Correction(torch.where(tokens & ~rejected, weights, torch.zeros_like(weights)), rejected)
-
-
-def effective_sample_share(logs: Tensor) -> Tensor:
-    """(sum w)^2 / (n sum w^2) of w = exp(logs) (n,): 1 when all weigh the same, 1/n when one outweighs all; 0
-    of none.
-
-    Nothing is clamped: a common factor cancels, so the largest weight is taken as 1.
-    """
-    if len(logs) == 0:
-        return logs.new_zeros(())
-    weights = (logs - logs.max()).exp()
-    return weights.sum().square() / (len(logs) * weights.square().sum())

@@ -19,8 +19,7 @@ def wide(values: Tensor) -> Tensor:
 
 
 def only(values: Tensor, where: Tensor) -> Tensor:
-    """Return ``values`` with exact zeros where ``where`` is false; NaN there is neither read nor
-    differentiated."""
+    """Return ``values`` with zeros where ``where`` is false; NaN there is neither read nor differentiated."""
     return torch.where(where, values, torch.zeros_like(values))
 
 
@@ -64,11 +63,10 @@ class Layout:
         return self.group.shape[0]
 
     def select(self, sequences: Tensor) -> tuple[Layout, Tensor]:
-        """Return the layout of some whole sequences, renumbered 0, 1, … in the order given, and its tokens'
-        places.
+        """Return the layout of some whole sequences, in the order given, and the places of its tokens.
 
-        ``sequences`` (K,) long. The places (n,) long index this layout's flat arrays: ``advantages[places]``
-        is the part's own array. Group numbers stay those of the whole batch.
+        ``sequences`` (K,) long, renumbered 0 .. K-1. The places (n,) long index this layout's flat arrays:
+        ``advantages[places]`` is the part's own array. Group numbers stay those of the whole batch.
         """
         number = self.sequence.new_full((self.n_sequences,), -1)
         number[sequences] = torch.arange(len(sequences), device=number.device)
@@ -86,8 +84,7 @@ class Layout:
         return self.sum_by_sequence(where.long(), where)
 
     def mean_by_sequence(self, values: Tensor, where: Tensor) -> Tensor:
-        """Mean of ``values`` (N,) over the tokens of each sequence that are in ``where``; 0 of none ->
-        (S,)."""
+        """Mean of ``values`` (N,) over each sequence's tokens in ``where``; 0 of none -> (S,)."""
         return self.sum_by_sequence(values, where) / self.count_by_sequence(where).clamp(min=1)
 
     def sum_by_group(self, values: Tensor, where: Tensor) -> Tensor:
@@ -99,8 +96,7 @@ class Layout:
         return self.sum_by_group(where.long(), where)
 
     def mean_by_group(self, values: Tensor, where: Tensor) -> Tensor:
-        """Mean of ``values`` (S,) over the sequences of each group that are in ``where``; 0 of none ->
-        (G,)."""
+        """Mean of ``values`` (S,) over each group's sequences in ``where``; 0 of none -> (G,)."""
         return self.sum_by_group(values, where) / self.count_by_group(where).clamp(min=1)
 
     def max_by_group(self, values: Tensor, where: Tensor) -> Tensor:
@@ -109,15 +105,13 @@ class Layout:
         return start.index_reduce(0, self.group[where], values[where], "amax")
 
     def last_token(self, where: Tensor) -> Tensor:
-        """Place in the flat array of each sequence's last token in ``where`` (N,); -1 where there is none ->
-        (S,)."""
+        """Place of each sequence's last token in ``where`` (N,); -1 where there is none -> (S,)."""
         places = torch.arange(self.n_tokens, device=self.sequence.device)
         none = self.sequence.new_full((self.n_sequences,), -1)
         return none.scatter_reduce(0, self.sequence[where], places[where], "amax")
 
     def from_the_end(self, where: Tensor) -> list[Tensor]:
-        """Token places by distance from the end: item k holds the (k+1)-th last token in ``where`` of each
-        sequence.
+        """Token places by distance from the end: item k has each sequence's (k+1)-th last in ``where``.
 
         What a recurrence that runs backwards in time walks over: at most one token of each sequence in an
         item.

@@ -1,5 +1,4 @@
-"""Policy losses per token. A new one registers by name and gets every ratio, aggregation, correction and
-metric."""
+"""Policy losses per token. A new one registers by name and gets everything else unchanged."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ from assay.registry import Registry
 
 @dataclass(frozen=True)
 class LossInputs:
-    """What a policy loss may look at; all (N,), and 0 at tokens that do not count (ratio: 1 or 0, never
-    NaN)."""
+    """What a policy loss may look at; all (N,), and never NaN at tokens that do not count."""
 
     logprobs: Tensor
     """Policy log-probs, with gradient."""
@@ -55,8 +53,7 @@ class PolicyLoss:
 
     compute: LossFunction
     formula: str
-    """Plain text; ``{clip_low}`` and the like stand for settings, ``{dual}`` for the dual clip where one is
-    set."""
+    """Plain text; ``{clip_low}`` and the like stand for settings, ``{dual}`` for a dual clip."""
     keys: frozenset[str]
     """Which of the objective's keys it reads."""
 
@@ -104,8 +101,7 @@ def clip(inputs: LossInputs, settings: ObjectiveRecipe) -> TokenLoss:
     keys=("ratio", "clip_low", "clip_high"),
 )
 def cispo(inputs: LossInputs, settings: ObjectiveRecipe) -> TokenLoss:
-    """-sg[clip(r, 1 - lo, 1 + hi)] A logp: a clipped weight, but every token keeps a gradient (MiniMax 2025,
-    CISPO)."""
+    """-sg[clip(r, 1 - lo, 1 + hi)] A logp: every token keeps a gradient (MiniMax 2025, CISPO)."""
     r, a = inputs.ratio.detach(), inputs.advantages
     lower, upper = 1 - settings.clip_low, 1 + settings.clip_high
     low, high = (r < lower) & (a != 0), (r > upper) & (a != 0)

@@ -2,13 +2,13 @@
 
 The order of an update, and who calls what:
 
-1. ``needs_anchor`` and ``anchor_needs_all`` say whether log-probs are wanted before the first backward, and
-of which rollouts. 2. ``advantages``: rewards to token advantages. 3. ``plan``: what counts, what it weighs,
-which rollouts need a gradient (`active`). Skipped is not excluded: a rollout with advantage 0 is not
-forwarded and still counts in every denominator. 4. For each optimizer step ``step_totals`` (summed over
-ranks) and ``step_weights``: the weight of each token. If the totals are ``empty`` there is no optimizer step;
-if they have nothing ``active`` the gradient is exactly 0. 5. For each micro-batch of whole sequences
-``loss``. Its gradients add up to the step's, whatever the split.
+1. ``needs_anchor`` and ``anchor_needs_all``: whose log-probs are wanted before the first backward, of whom.
+2. ``advantages``: rewards to token advantages.
+3. ``plan``: what counts, what it weighs, which rollouts need a gradient. Skipped is not excluded: a rollout
+   with advantage 0 is not forwarded, and still counts in every denominator.
+4. For each optimizer step ``step_totals`` (summed over ranks) and ``step_weights``: the weight of each token.
+   If the totals are ``empty`` there is no optimizer step; with none ``active`` the gradient is exactly 0.
+5. For each micro-batch of whole sequences ``loss``: their gradients add up to the step's, however split.
 
 Advantages, correction and weights are constants; only the policy's log-probs and entropy carry a gradient.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,14 +24,16 @@ from torch import Tensor
 from assay.errors import UserError
 from assay.objective.advantage import ESTIMATORS
 from assay.objective.aggregation import Totals, token_weights
-from assay.objective.correction import correct, effective_sample_share, log_weights, needs_correction
+from assay.objective.correction import correct, log_weights
 from assay.objective.kl import k3, kl
 from assay.objective.layout import Layout, only, wide
 from assay.objective.loss import LOSSES, LossInputs, TokenLoss
+from assay.objective.mismatch import mismatch, sample_sizes
 from assay.objective.ratio import RATIOS, log_ratio
 from assay.objective.step import Step, rewards_less_kl
 from assay.objective.tally import Tally
-from assay.recipe.schema import ObjectiveRecipe
+from assay.recipe.derived import AnchorKind, anchor_needs, choose_anchor, corrects
+from assay.recipe.schema import ObjectiveRecipe, Recipe, UpdateRecipe
 
 
 def anchor_needs_all(settings: ObjectiveRecipe) -> bool:
@@ -40,34 +41,13 @@ def anchor_needs_all(settings: ObjectiveRecipe) -> bool:
 
     So for a correction or rejection, which decides denominators, and for a KL in the reward.
     """
-    kl_in_reward = settings.kl.where == "reward" and settings.kl.coefficient > 0
-    return needs_correction(settings.correction) or kl_in_reward
+    return bool(anchor_needs(Recipe(objective=settings, update=UpdateRecipe(epochs=1, minibatches=1))))
 
 
-def needs_anchor(
-    settings: ObjectiveRecipe, epochs: int, minibatches: int
-) -> Literal["live", "recompute", "rollout"]:
-    """Resolve ``anchor: auto`` and return whose log-probs the ratio divides by.
-
-    ``live`` is exact when the batch gets one optimizer step and nothing needs log-probs before the first
-    backward; else the training engine recomputes. Raises UserError for a ``live`` that would not be exact,
-    and for a ``rollout`` with a correction, whose weight would be 1.
-    """
-    why = ""
-    if epochs * minibatches > 1:
-        why = f"the batch gets {epochs * minibatches} optimizer steps (update.epochs x update.minibatches)"
-    elif anchor_needs_all(settings):
-        why = "a correction, a rejection or a KL in the reward needs log-probs before the first backward"
-    if settings.anchor == "auto":
-        return "recompute" if why else "live"
-    if settings.anchor == "live" and why:
-        raise UserError(f"objective.anchor: live is not exact here, as {why}; set it to auto")
-    if settings.anchor == "rollout" and needs_correction(settings.correction):
-        raise UserError(
-            "objective.correction: does nothing with anchor: rollout, whose weights are 1; "
-            "drop one of the two"
-        )
-    return settings.anchor
+def needs_anchor(settings: ObjectiveRecipe, epochs: int, minibatches: int) -> AnchorKind:
+    """Whose log-probs the ratio divides by, as :func:`assay.recipe.derived.choose_anchor` resolves it."""
+    update = UpdateRecipe(epochs=epochs, minibatches=minibatches)
+    return choose_anchor(Recipe(objective=settings, update=update)).kind
 
 
 def needs_all(settings: ObjectiveRecipe) -> bool:
@@ -124,14 +104,13 @@ class Plan:
     """What a step's tokens are worth before the first backward; constants for all its optimizer steps."""
 
     counts: Tensor
-    """(N,) bool: in numerator and denominator. Trainable, of a valid rollout, neither rejected nor masked as
-    truncated."""
+    """(N,) bool: in numerator and denominator; trainable, valid, neither rejected nor masked."""
     correction: Tensor
     """(N,): importance weight of the policy loss; 0 where not counting."""
     active: Tensor
     """(S,) bool: rollouts that must be forwarded for the gradient."""
     tally: Tally
-    """``update/rejected_share``, ``update/advantage_abs_mean``, and with an anchor ``update/ess_*`` and
+    """``update/rejected_share``, ``update/advantage_abs_mean``; with an anchor ``update/ess_*``,
     ``mismatch/*``."""
 
 
@@ -148,7 +127,7 @@ def plan(
         tokens = tokens & ~step.truncated[layout.sequence]
     counts, weights, tally = tokens, torch.ones_like(advantages), Tally()
     usable = step.tokens & step.sampler_logprobs.isfinite()
-    if needs_correction(settings.correction):
+    if corrects(settings.correction):
         if anchor_logprobs is None:
             raise ValueError("a correction needs anchor_logprobs")
         logs = log_weights(wide(anchor_logprobs).detach(), wide(step.sampler_logprobs), usable)
@@ -168,29 +147,6 @@ def plan(
     wanted = counts if needs_all(settings) else counts & (advantages != 0)
     active = layout.count_by_sequence(wanted) > 0
     return Plan(counts, only(weights, counts).detach(), active, tally)
-
-
-def mismatch(anchor_logprobs: Tensor, sampler_logprobs: Tensor, tokens: Tensor) -> Tally:
-    """How far the engine's log-probs are from the trainer's, over ``tokens`` (N,) bool where both are
-    finite."""
-    known = tokens & anchor_logprobs.isfinite() & sampler_logprobs.isfinite()
-    gap, number = log_weights(anchor_logprobs, sampler_logprobs, known), known.sum()
-    sums = {"mismatch/logprob_abs_mean": (gap.abs().sum(), number), "mismatch/kl": (k3(gap).sum(), number)}
-    return Tally.of(sums, {"mismatch/logprob_abs_max": gap.abs().max()} if bool(known.any()) else {})
-
-
-def sample_sizes(anchor_logprobs: Tensor, sampler_logprobs: Tensor, tokens: Tensor, layout: Layout) -> Tally:
-    """Effective sample sizes of the untruncated weights anchor / sampler, as shares, of sequences and of
-    tokens."""
-    known = tokens & anchor_logprobs.isfinite()
-    logs = log_weights(anchor_logprobs, sampler_logprobs, known)
-    whole = layout.sum_by_sequence(logs, known)[layout.count_by_sequence(known) > 0]
-    one = torch.ones((), device=logs.device) * (len(whole) > 0)
-    shares = {
-        "update/ess_sequence": effective_sample_share(whole),
-        "update/ess_token": effective_sample_share(logs[known]),
-    }
-    return Tally.of({name: (value, one) for name, value in shares.items()})
 
 
 @dataclass(frozen=True)
@@ -215,8 +171,7 @@ def step_counts(plan: Plan, layout: Layout, sequences: Tensor | None = None) -> 
 
 
 def step_totals(plan: Plan, layout: Layout, sequences: Tensor | None = None) -> Totals:
-    """Count the denominators of one optimizer step over the mini-batch ``sequences`` (K,) long, or the whole
-    batch."""
+    """Denominators of one optimizer step, over the mini-batch ``sequences`` (K,) long or the whole batch."""
     return Totals.count(step_counts(plan, layout, sequences), layout, plan.active)
 
 

@@ -51,8 +51,7 @@ def token_ratio(logprobs: Tensor, log_ratio: Tensor, counts: Tensor, layout: Lay
 
 @ratio("sequence", formula="r_t = s, s = exp(mean over the rollout's tokens of policy_t - anchor_t)")
 def sequence_ratio(logprobs: Tensor, log_ratio: Tensor, counts: Tensor, layout: Layout) -> Tensor:
-    """s_t = sg[s] exp(logp_t - sg[logp_t]), s = exp(mean of d over the counting tokens) (Zheng et al. 2025,
-    GSPO).
+    """s_t = sg[s] exp(logp_t - sg[logp_t]), s = exp(mean of d over what counts) (Zheng et al. 2025, GSPO).
 
     The value is the sequence's, the gradient the token's own, so that a token's advantage stays its own.
     """

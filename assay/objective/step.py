@@ -26,15 +26,14 @@ class Step:
     trainable: Tensor
     """(N,) bool: sampled by the policy. Forced and tool tokens are conditioned on and are in nothing here."""
     valid: Tensor
-    """(S,) bool: does the rollout carry a reward? An invalid one is in neither the gradient nor the
-    baseline."""
+    """(S,) bool: does the rollout carry a reward? Else it is in neither gradient nor baseline."""
     rewards: Tensor
     """(S,): NaN where invalid."""
     truncated: Tensor
     """(S,) bool: cut at the length cap."""
     sampler_logprobs: Tensor
-    """(N,): by the engine that sampled; NaN where not the policy's. A policy token where it isn't finite is
-    rejected wherever it would be used."""
+    """(N,): by the engine; NaN where not the policy's. Where it should be finite and isn't, and is needed,
+    the token is rejected."""
     parts: Tensor | None = None
     """(S, P): unweighted reward parts, NaN where one has no score."""
     part_weights: Tensor | None = None
@@ -96,8 +95,7 @@ def rewards_less_kl(
     ref_logprobs: Tensor | None,
     kl_coef: float,
 ) -> tuple[Tensor, Tally]:
-    """Token rewards (N,): the outcome, less kl_coef times the anchor's KL where the recipe puts it in the
-    reward."""
+    """Token rewards (N,): the outcome, less kl_coef times the anchor's KL where the KL is in the reward."""
     rewards = outcome_rewards(step)
     if settings.kl.where != "reward" or kl_coef == 0:
         return rewards, Tally()

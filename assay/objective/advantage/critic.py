@@ -14,13 +14,12 @@ from assay.recipe.schema import ObjectiveRecipe
 def gae(
     token_rewards: Tensor, values: Tensor, layout: Layout, where: Tensor, gamma: float, lam: float
 ) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimation (Schulman et al. 2016) -> advantages (N,), returns (N,), both 0
-    outside ``where``.
+    """Generalised advantage estimation (Schulman et al. 2016) -> advantages (N,), returns (N,).
 
     delta_t = r_t + gamma V_next - V_t,  A_t = delta_t + gamma lam A_next,  return_t = A_t + V_t
 
     ``where`` (N,) bool: the tokens that are the policy's steps. A token outside it (a tool's words) is passed
-    over, and the value after the last one is 0. Nothing is whitened here.
+    over, and the value after the last one is 0. Both results are 0 outside. Nothing is whitened here.
     """
     values = only(values, where)
     deltas = only(token_rewards, where) + gamma * next_values(values, layout, where) - values
@@ -39,8 +38,7 @@ def gae(
 def whitened_gae(
     token_rewards: Tensor, layout: Layout, signals: Signals, settings: ObjectiveRecipe
 ) -> Advantage:
-    """:func:`gae` over the critic's values, whitened over the step's tokens as PPO does (Schulman et al.
-    2017)."""
+    """:func:`gae` over the critic's values, whitened over the step's tokens (Schulman et al. 2017, PPO)."""
     assert signals.values is not None
     tokens = signals.tokens(layout)
     values = signals.values.to(token_rewards.dtype)

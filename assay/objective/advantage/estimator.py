@@ -1,5 +1,4 @@
-"""What an advantage estimator is: its inputs, its result, the laws it declares, and the table of
-estimators."""
+"""What an advantage estimator is: inputs, result, the laws it declares, and the table of them."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ from assay.registry import Registry
 
 @dataclass(frozen=True)
 class Signals:
-    """What an estimator may look at besides the rewards; a field that an estimator ``needs`` is never
-    ``None`` for it."""
+    """What an estimator may look at besides rewards; what it ``needs`` is never ``None`` for it."""
 
     valid: Tensor
     """(S,) bool: does the rollout carry a reward? An invalid one is in no statistic and gets advantage 0."""
@@ -33,8 +31,7 @@ class Signals:
     """(N,): a critic's estimate of the return from each token on."""
 
     def tokens(self, layout: Layout) -> Tensor:
-        """(N,) bool: trainable tokens of valid rollouts, the ones that get an advantage and are whitened
-        over."""
+        """(N,) bool: trainable tokens of valid rollouts, which get an advantage and are whitened over."""
         return self.trainable & self.valid[layout.sequence]
 
 
@@ -66,8 +63,7 @@ Need = Literal["parts", "greedy", "values"]
 
 @dataclass(frozen=True)
 class Estimator:
-    """A registered estimator with the laws it obeys; property tests read them, `explain` prints the
-    formula."""
+    """A registered estimator. Property tests read the laws it declares, `explain` its formula."""
 
     name: str
     compute: Compute
@@ -76,20 +72,16 @@ class Estimator:
     zero_sum: ZeroSum | None = None
     """Over what advantages sum to 0: a group's rollouts, a group's tokens, the whole batch's tokens."""
     shift: Shift | None = None
-    """Adding a constant to all rewards (parts and greedy ones too), one per group or one for the batch,
-    changes nothing."""
+    """A constant added to all rewards, one per group or one for the batch, changes nothing."""
     scale: Scale | None = None
-    """Multiplying all rewards by c > 0 changes nothing (up to ``eps``), or multiplies advantages by c.
-    ``invariant`` holds for ``scale: group | batch`` only; without a divisor such an estimator is
-    equivariant."""
+    """All rewards times c > 0 change nothing (up to ``eps``), or give c times the advantages. With ``scale:
+    none`` an ``invariant`` one is equivariant."""
     needs: Need | None = None
     """The optional signal without which it cannot work."""
     group_baseline: bool = False
-    """Are rollouts compared within their group? Then fewer than two valid ones give 0, and a group size of 1
-    is senseless."""
+    """Are rollouts compared within their group? Then fewer than two valid ones give 0."""
     keys: frozenset[str] = frozenset()
-    """Which of the objective's keys it reads; ``kl.reward``: it reads the token rewards that a KL is
-    subtracted from."""
+    """The objective's keys that it reads; ``kl.reward``: the rewards that a KL is subtracted from."""
 
 
 ESTIMATORS: Registry[Estimator] = Registry("advantage estimator")
@@ -109,8 +101,7 @@ def estimator(
     group_baseline: bool = False,
     keys: Iterable[str] = ("kl.reward",),
 ) -> Callable[[F], F]:
-    """Return a decorator that registers an estimator under ``name``; see :class:`Estimator` for what it
-    declares."""
+    """Return a decorator that registers an estimator; :class:`Estimator` says what is declared."""
 
     def file(compute: F) -> F:
         entry = Estimator(

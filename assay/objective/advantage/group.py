@@ -61,8 +61,7 @@ def divided(
     valid: Tensor,
     settings: ObjectiveRecipe,
 ) -> tuple[Tensor, dict[str, int]]:
-    """Divide ``values`` (S,) by what ``scale`` chooses, (std + eps); a std below ``min_std`` gives 0,
-    counted."""
+    """Divide ``values`` (S,) by the (std + eps) of ``scale``; a std below ``min_std`` gives 0, counted."""
     counts = {"lone_groups": stats.lone}
     if settings.scale == "none":
         return values, counts
@@ -82,8 +81,7 @@ def divided(
     keys=("kl.reward", "scale", "eps", "min_std"),
 )
 def grpo(token_rewards: Tensor, layout: Layout, signals: Signals, settings: ObjectiveRecipe) -> Advantage:
-    """A_i = (r_i - mean) / (std + eps), std of the group, of the batch or none (Shao et al. 2024,
-    DeepSeekMath)."""
+    """A_i = (r_i - mean) / (std + eps), std of group, batch or none (Shao et al. 2024, DeepSeekMath)."""
     rewards = outcomes(token_rewards, layout, signals)
     stats = GroupStatistics.of(rewards, layout, signals.valid)
     values, counts = divided(stats.centred, rewards, stats, layout, signals.valid, settings)
@@ -147,8 +145,7 @@ def opo(token_rewards: Tensor, layout: Layout, signals: Signals, settings: Objec
     keys=("kl.reward", "scale", "eps", "min_std"),
 )
 def passk(token_rewards: Tensor, layout: Layout, signals: Signals, settings: ObjectiveRecipe) -> Advantage:
-    """Only the best rollout is rewarded, by its lead over the second: a gradient of the expected best of k
-    (Tang et al. 2025)."""
+    """Only the best rollout counts, by its lead over the second: the best of k (Tang et al. 2025)."""
     rewards = outcomes(token_rewards, layout, signals)
     stats = GroupStatistics.of(rewards, layout, signals.valid)
     top = layout.max_by_group(stats.relative, signals.valid)

@@ -13,8 +13,7 @@ from assay.recipe.schema import ObjectiveRecipe
 
 
 def whiten(values: Tensor, where: Tensor) -> Tensor:
-    """(x - mean) / sqrt(unbiased var + 1e-8) over the tokens in ``where``; 0 elsewhere, and for fewer than
-    two (N,)."""
+    """(x - mean) / sqrt(unbiased var + 1e-8) over ``where``; 0 elsewhere, and of fewer than two (N,)."""
     kept = values[where]
     if len(kept) < 2:
         return torch.zeros_like(values)
@@ -72,8 +71,7 @@ def reinforce_plus_plus_baseline(
     keys=("eps", "min_std"),
 )
 def gdpo(token_rewards: Tensor, layout: Layout, signals: Signals, settings: ObjectiveRecipe) -> Advantage:
-    """Each reward part normalised in its group, weighted, summed, whitened over the tokens (Liu et al. 2026,
-    GDPO).
+    """Each part normalised in its group, weighted, summed, whitened over tokens (Liu et al. 2026, GDPO).
 
     It reads ``signals.parts`` and not the token rewards. A part without a score (NaN) is missing for that
     rollout alone.
