@@ -1,7 +1,7 @@
-"""Decoding attention without copies: the query heads that share a KV head become the rows of one attention call.
+"""Decoding attention without copies: query heads that share a KV head are the rows of one attention call.
 
-transformers' own path repeats keys and values once per query head at every layer and step; here (B, KV, G, D) queries
-meet (B, KV, L, D) keys where they lie.
+transformers' own path repeats keys and values once per query head at every layer and step; here (B, KV, G, D)
+queries meet (B, KV, L, D) keys where they lie.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Keys and values of the running answers, one slot each, preallocated and written in place.
 
 Per layer (slots, kv_heads, capacity, head_dim). The two views below are what a transformers model takes for
-``past_key_values``: a prefill writes whole prompts, once for all slots that share one; a decoding step writes one
-position per slot and attends to slices, never to copies. New memory is zero: masked positions get weight 0, and
-0 times whatever lay there must be 0.
+``past_key_values``: a prefill writes whole prompts, once for all slots that share one; a decoding step writes
+one position per slot and attends to slices, never to copies. New memory is zero: masked positions get weight
+0, and 0 times whatever lay there must be 0.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SlotCache:
         return new
 
     def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the memory of layer ``index``, made after the shapes of its first keys and values (B, H, T, D)."""
+        """Return a layer's memory, made to the shapes of its first keys and values (B, H, T, D)."""
         if index == len(self.keys):
             self.keys.append(key.new_zeros(self.slots, key.shape[1], self.capacity, key.shape[3]))
             self.values.append(value.new_zeros(self.slots, value.shape[1], self.capacity, value.shape[3]))
@@ -84,7 +84,7 @@ class SlotCache:
 
 
 class PrefillView:
-    """Stores left-padded prompts (P, H, T, D): row ``rows[i]`` goes to slot ``slots[i]`` with its padding removed."""
+    """Stores left-padded prompts (P, H, T, D): row ``rows[i]``, less its padding, goes to ``slots[i]``."""
 
     def __init__(self, cache: SlotCache, slots: Tensor, rows: Tensor, padding: Tensor, width: int) -> None:
         self.cache = cache

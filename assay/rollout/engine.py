@@ -1,4 +1,4 @@
-"""What an engine is: requests in, finished rollouts out in the order in which they finish, weights published to it."""
+"""What an engine is: requests in, rollouts out as they finish, weights published to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Request:
     """How many rollouts; their indices are ``first_index`` to ``first_index + n - 1``."""
     sampling: Sampling
     seed: int = 0
-    """The run's seed. With the admission number, the prompt's id and the index it fixes a rollout's random numbers."""
+    """The run's seed: with admission number, prompt id and index it fixes a rollout's random numbers."""
     first_index: int = 0
     """Index of the first rollout: 0, or beyond those already sampled when some are sampled anew."""
 
@@ -53,7 +53,7 @@ class Stats:
     padded_tokens: int = 0
     """Positions computed in prefill that hold no token."""
     restored: int = 0
-    """Rollouts that took their prompt from a stored prefix, having come too late for their siblings' prefill."""
+    """Rollouts whose prompt came from a stored prefix: too late for their siblings' prefill."""
     steps: int = 0
     """Decoding forwards."""
     decode_rows: int = 0
@@ -91,7 +91,7 @@ class Engine(Protocol):
         ...
 
     async def cancel(self, request_id: int) -> None:
-        """End the request's unfinished rollouts as ``cancelled``, their tokens kept; they still come out finished."""
+        """End the request's unfinished rollouts as ``cancelled``, tokens kept; ``finished`` yields them."""
         ...
 
     async def publish(self, version: int) -> None:

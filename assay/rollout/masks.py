@@ -39,7 +39,7 @@ class LayerMasks:
         unknown = sorted(set(kinds) - set(_RULES))
         if unknown:
             raise UserError(
-                f"the native engine cannot serve {config.model_type!r}: it has layers of type {', '.join(unknown)}"
+                f"the native engine cannot serve {config.model_type!r}: layers of type {', '.join(unknown)}"
             )
         return cls({k: int(getattr(config, _RULES[k][0], 0) or 0) for k in dict.fromkeys(kinds)})
 
@@ -49,10 +49,10 @@ class LayerMasks:
         return max(self.sizes.values())
 
     def build(self, queries: Tensor, keys: Tensor, dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
-        """Additive masks (B, 1, T, L) for query positions (B, T) and key positions (B, L); negative ones are padding.
+        """Additive masks (B, 1, T, L) for query and key positions (B, T), (B, L); negative ones are padding.
 
-        A padding query attends to its own place only, so that its row of the softmax exists. One mask where all
-        layers are of one type, else one per type by name.
+        A padding query attends to its own place only, so that its row of the softmax exists. One mask where
+        all layers are of one type, else one per type by name.
         """
         q, k = queries[:, :, None], keys[:, None, :]
         causal = (k <= q) & (k >= 0)

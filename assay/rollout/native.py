@@ -1,18 +1,19 @@
 """The engine in this process: continuous batching on the trainer's own weights.
 
-A step admits waiting answers to free slots, prefills the new ones (each distinct prompt once), samples their first
-token, then decodes one token for every running answer; finished ones leave after each sampling. Steps run in one worker
-thread, so that the event loop can hand finished rollouts to verifiers meanwhile. No padding is ever computed in
-decoding, and the vocabulary is sorted only for requests that cut it.
+A step admits waiting answers to free slots, prefills the new ones (each distinct prompt once), samples their
+first token, then decodes one token for every running answer; finished ones leave after each sampling. Steps
+run in one worker thread, so that the event loop can hand finished rollouts to verifiers meanwhile. No padding
+is ever computed in decoding, and the vocabulary is sorted only for requests that cut it.
 
-Deterministic mode: a *round* is everything submitted before ``finished()`` is called, sorted by (id, first index).
-What is submitted or published while it runs waits for, or is refused until, its end; so the rows of every forward are a
-function of the requests, never of the clock. (Cancelling is the clock's doing: in this mode only to abandon a round.)
-Outside it, requests submitted during a round join at its next step.
+Deterministic mode: a *round* is everything submitted before ``finished()`` is called, sorted by (id, first
+index). What is submitted or published while it runs waits for, or is refused until, its end; so the rows of
+every forward are a function of the requests, never of the clock. (Cancelling is the clock's doing: in this
+mode only to abandon a round.) Outside it, requests submitted during a round join at its next step.
 
-With ``snapshot`` False and equal precision the engine reads the trainer's tensors: no step may run while the optimizer
-writes them, so drain ``finished()`` before updating. Otherwise it samples from its own copy, which changes at
-``publish`` only; answers running then keep tokens and log-probs, and their keys and values are computed anew.
+With ``snapshot`` False and equal precision the engine reads the trainer's tensors: no step may run while the
+optimizer writes them, so drain ``finished()`` before updating. Otherwise it samples from its own copy, which
+changes at ``publish`` only; answers running then keep tokens and log-probs, and their keys and values are
+computed anew.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class NativeEngine:
         """Raises UserError for an architecture that the engine cannot serve.
 
         ``dtype``: precision of generation, absent the model's own. ``max_running``: answers at once.
-        ``prefill_tokens``: most positions of one prefill. ``snapshot``: sample from a copy even at equal precision.
+        ``prefill_tokens``: most positions of one prefill. ``snapshot``: sample from a copy even at equal
+        precision.
         """
         self._weights = GenerationWeights(model, dtype, snapshot=snapshot)
         causal_lm = self._weights.causal_lm
@@ -116,16 +118,16 @@ class NativeEngine:
             raise UserError(f"prompt {request.prompt.id} ({request.prompt.source}) has no tokens")
         if context is not None and length >= context:
             raise UserError(
-                f"prompt {request.prompt.id} ({request.prompt.source}) has {length} tokens and the model's context is "
-                f"{context}: lower data.max_prompt_tokens, or use a model with a longer context"
+                f"prompt {request.prompt.id} ({request.prompt.source}) has {length} tokens and the model's "
+                f"context is {context}: lower data.max_prompt_tokens, or use a model with a longer context"
             )
         self._inbox.append(request)
 
     async def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
         """Run what was submitted; yield (request id, rollout) as they finish. One consumer at a time.
 
-        In deterministic mode it ends with its round, even when requests were submitted meanwhile. Leaving it early
-        (close it, as by ``contextlib.aclosing``) keeps what is unfinished for the next call.
+        In deterministic mode it ends with its round, even when requests were submitted meanwhile. Leaving it
+        early (close it, as by ``contextlib.aclosing``) keeps what is unfinished for the next call.
         """
         if self._news is not None:
             raise RuntimeError("finished() is already being consumed")
@@ -198,10 +200,9 @@ class NativeEngine:
         room = request.sampling.max_tokens
         if self._limits.context is not None:
             room = min(room, self._limits.context - len(request.prompt.token_ids))
+        name = (request.seed, request.id, request.prompt.id)
         indices = range(request.first_index, request.first_index + request.n)
-        return [
-            Sequence(request, i, uniforms(request.seed, request.id, request.prompt.id, i, room)) for i in indices
-        ]
+        return [Sequence(request, i, uniforms(*name, i, room)) for i in indices]
 
     def _publish(self, version: int) -> None:
         self._weights.refresh()
@@ -237,7 +238,7 @@ class NativeEngine:
         return [(s.request.id, s.rollout(self._text)) for s in sequences]
 
     def _fill(self, rows: list[Sequence], slots: list[int]) -> Tensor:
-        """Logits (S, V) of rows that enter a slot: from the stored prefix where theirs it is, else by prefill."""
+        """Logits (S, V) of rows that enter a slot: from the stored prefix where it fits, else by prefill."""
         stored = self._prefix.token_ids if self._prefix else None
         known = [i for i, s in enumerate(rows) if s.everything() == stored]
         unknown = [i for i in range(len(rows)) if i not in set(known)]
@@ -254,7 +255,7 @@ class NativeEngine:
         return logits
 
     def _keep_prefix(self, rows: list[Sequence], slots: list[int], logits: Tensor) -> None:
-        """Keep the prompt aside that the next in the queue will ask for; queues are in order, so one is enough."""
+        """Keep the prompt aside that the next in the queue needs; the queue is in order, so one is enough."""
         wanted = self._scheduler.waiting[0].everything() if self._scheduler.waiting else None
         if self._prefix and self._prefix.token_ids != wanted:
             self._prefix = None

@@ -21,7 +21,7 @@ class ModelRunner:
     """A causal LM, its cache, and the counts of what was computed. ``model`` is in eval mode and stays so."""
 
     def __init__(self, model: Any, prefill_tokens: int) -> None:
-        """``prefill_tokens``: most positions, padding included, of one prefill (a longer prompt goes alone)."""
+        """``prefill_tokens``: most positions of one prefill, padding included; a longer prompt is alone."""
         self.model = model
         self.prefill_tokens = prefill_tokens
         self.cache = SlotCache()
@@ -31,7 +31,7 @@ class ModelRunner:
         self.stats = Stats()
 
     def prefill(self, sequences: list[Sequence], slots: list[int]) -> Tensor:
-        """Fill the slots with all tokens so far; return the logits at the last one, (S, V) in order of ``slots``.
+        """Fill the slots with all tokens so far; return the logits at the last one, (S, V) as ``slots``.
 
         Sequences with the same tokens (a group at its start) are forwarded once.
         """
@@ -92,7 +92,7 @@ class ModelRunner:
         return prefix.logits.expand(len(slots), -1)
 
     def decode(self, running: list[Sequence]) -> Tensor:
-        """Feed each running sequence its last token; return the logits (A, V). Slot i holds ``running[i]``."""
+        """Feed each running sequence its last token; return logits (A, V). Slot i holds ``running[i]``."""
         width = max(s.length for s in running)
         self.cache.reserve(len(running), width)
         positions = self._put(torch.tensor([s.length - 1 for s in running]))

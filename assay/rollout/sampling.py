@@ -1,8 +1,8 @@
 """One token per row from logits, by inverting the cumulative distribution at one uniform number per row.
 
-One random number a row instead of one a logit, and the vocabulary is read a fixed few times: softmax once, sums of
-blocks of 256, then only the block that holds the token. Sorting happens only for rows whose settings cut the
-distribution. Cumulative sums are float64, so that rounding never reaches a token of probability zero.
+One random number a row instead of one a logit, and the vocabulary is read a fixed few times: softmax once,
+sums of blocks of 256, then only the block that holds the token. Sorting happens only for rows whose settings
+cut the distribution. Cumulative sums are float64, so that rounding never reaches a token of probability zero.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class Sampling:
-    """How answers are drawn. Cuts apply in the order top-k, top-p, min-p, each to what the one before it left."""
+    """How answers are drawn. Cuts apply in the order top-k, top-p, min-p, each to what the last one left."""
 
     temperature: float = 1.0
     """Logits are divided by it; also in greedy rows, whose log-probs are those at this temperature."""
@@ -69,8 +69,8 @@ class Draw(NamedTuple):
 def sample(logits: Tensor, uniforms: Tensor, sampling: collections.abc.Sequence[Sampling]) -> Draw:
     """Draw one token per row.
 
-    ``logits`` (B, V) of any float dtype, ``uniforms`` (B,) float64 in [0, 1), ``sampling`` one per row. A token of
-    probability zero is never returned. Raises AssayError when a row's logits hold NaN or +inf.
+    ``logits`` (B, V) of any float dtype, ``uniforms`` (B,) float64 in [0, 1), ``sampling`` one per row. A
+    token of probability zero is never returned. Raises AssayError when a row's logits hold NaN or +inf.
     """
     probabilities = _softmax(logits, sampling)
     tokens, totals = _invert(probabilities, uniforms)
@@ -103,15 +103,15 @@ def _softmax(logits: Tensor, sampling: collections.abc.Sequence[Sampling]) -> Te
 
 
 def _invert(mass: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """Invert the cumulative sum of ``mass`` (B, W) at ``uniforms`` of its total: index (B,), total (B,) float64."""
+    """Invert the cumulative sum of ``mass`` (B, W) at shares ``uniforms`` (B,): index (B,), total (B,)."""
     blocks = mass.view(len(mass), -1, BLOCK)
     cumulative = blocks.sum(-1).cpu().double().cumsum(-1)
     totals = cumulative[:, -1]
     broken = (~torch.isfinite(totals)).nonzero().flatten().tolist()
     if broken:
         raise AssayError(
-            f"the model's logits are NaN or infinite in {len(broken)} of {len(mass)} rows (first: row {broken[0]}): "
-            "its weights have diverged, or the precision is too narrow"
+            f"the model's logits are NaN or infinite in {len(broken)} of {len(mass)} rows "
+            f"(first: row {broken[0]}): its weights have diverged, or the precision is too narrow"
         )
     target = (uniforms.to("cpu", torch.float64) * totals)[:, None]
     block = _first_above(cumulative, target)

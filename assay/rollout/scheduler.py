@@ -1,7 +1,7 @@
 """Who runs: waiting answers enter free slots in the order of request and index, finished ones leave at once.
 
-The running ones always hold slots 0 to A - 1, so that every forward computes A rows and none is wasted. Every decision
-is a function of the order of submission and of lengths, never of the clock.
+The running ones always hold slots 0 to A - 1, so that every forward computes A rows and none is wasted. Every
+decision is a function of the order of submission and of lengths, never of the clock.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Scheduler:
             self.running.append(sequence)
 
     def retire(self) -> tuple[list[Sequence], list[tuple[int, int]]]:
-        """Take out the finished: (finished, moves), each move (from, to) closing a gap with the last running slot.
+        """Take out the finished: (finished, moves), each move (from, to) closing a gap with the last slot.
 
         Moves are to be carried out in order, before the cache is used again.
         """
@@ -57,7 +57,7 @@ class Scheduler:
         return finished, moves
 
     def cancel(self, request_id: int) -> list[Sequence]:
-        """Take the request's sequences out of the queue and mark its running ones; return those out of the queue."""
+        """Take the request's sequences out of the queue, mark its running ones; return the former."""
         unstarted = [s for s in self.waiting if s.request.id == request_id]
         self.waiting = deque(s for s in self.waiting if s.request.id != request_id)
         for sequence in (*unstarted, *self.running):

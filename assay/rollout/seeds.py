@@ -1,4 +1,4 @@
-"""Random numbers of a rollout: a pure function of who it is, so that batch, order and engine do not matter."""
+"""Random numbers of a rollout: a pure function of who it is, whatever the batch, order and engine."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 def uniforms(seed: int, admission: int, prompt_id: str, index: int, n: int) -> np.ndarray:
     """Return ``n`` uniforms in [0, 1), float64 (n,): the i-th decides the i-th token of one rollout.
 
-    Philox (a counter-based generator, Salmon et al. 2011) keyed by a hash of the four names. Fewer are a prefix
-    of more, and no two rollouts share a stream.
+    Philox (a counter-based generator, Salmon et al. 2011) keyed by a hash of the four names. Fewer are a
+    prefix of more, and no two rollouts share a stream.
 
     >>> a = uniforms(seed=1, admission=7, prompt_id="p", index=0, n=4)
     >>> bool((a[:2] == uniforms(1, 7, "p", 0, 2)).all()), bool((a == uniforms(1, 7, "p", 1, 4)).any())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,16 +17,17 @@ from assay.rollout.sampling import Sampling
 from assay.rollout.sequence import Sequence
 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
-"""Allowed norm of the difference of centred logits over the norm of the logits: rounding is well below, a wrong
-position or mask is near 1."""
+"""Allowed norm of the difference of centred logits over the norm of the logits: rounding is well below, a
+wrong position or mask is near 1."""
 STEPS = 3
 
 
 def prepare(model: Any, prefill_tokens: int) -> ModelRunner:
-    """Return a runner for ``model`` that was seen to agree with it, its attention folded where that is possible.
+    """Return a runner seen to agree with ``model``, whose attention is folded where that is possible.
 
-    Two prompts of unequal length are prefilled together and decoded a few tokens; windows of up to 64 positions are
-    crossed. Raises UserError naming the architecture when the numbers differ or the model refuses the call.
+    Two prompts of unequal length are prefilled together and decoded a few tokens; windows of up to 64
+    positions are crossed. Raises UserError naming the architecture when the numbers differ or the model
+    refuses the call.
     """
     name = type(model).__name__
     try:
@@ -46,22 +48,21 @@ def prepare(model: Any, prefill_tokens: int) -> ModelRunner:
     ) as error:
         reason = str(error).strip().split("\n")[0][:200]
         raise UserError(
-            f"the native engine cannot serve {name}: its forward fails with a slot cache ({type(error).__name__}: "
-            f"{reason}); use another engine or architecture"
+            f"the native engine cannot serve {name}: its forward fails with a slot cache "
+            f"({type(error).__name__}: {reason}); use another engine or architecture"
         ) from error
     expected = torch.cat([logits[-STEPS:] for logits in plain])
     difference = _distance(cached, expected)
     if not difference <= TOLERANCE.get(runner.dtype, 0.1):
         raise UserError(
-            f"the native engine cannot serve {name}: its cached logits differ from the model's own by {difference:.3g} "
-            "(relative norm); use another engine or architecture"
+            f"the native engine cannot serve {name}: its cached logits differ from the model's own "
+            f"by {difference:.3g} (relative norm); use another engine or architecture"
         )
-    fresh = ModelRunner(model, prefill_tokens)
-    return fresh
+    return ModelRunner(model, prefill_tokens)
 
 
 def _token_rows(model: Any, window: int) -> list[list[int]]:
-    """Two fixed token sequences, of 1 and of several prompt tokens, each with the tokens to be fed after it."""
+    """Two fixed token rows: prompts of 1 and of several tokens, each with the tokens to feed after it."""
     vocabulary = model.get_input_embeddings().num_embeddings
     longest = window + 3 if 0 < window <= 64 else 7
     return [[(i * 37 + 11 * n) % vocabulary for i in range(n + STEPS - 1)] for n in (1, longest)]
@@ -73,7 +74,7 @@ def _cached_logits(runner: ModelRunner, rows: list[list[int]]) -> Tensor:
     for row in rows:
         prompt = Prompt("check", (), "", tuple(row[: 1 - STEPS]))
         request = Request(0, prompt, 1, Sampling(greedy=True))
-        sequences.append(Sequence(request, 0, torch.empty(0).numpy()))
+        sequences.append(Sequence(request, 0, np.empty(0)))
     steps = [runner.prefill(sequences, list(range(len(rows))))]
     for step in range(STEPS - 1):
         for sequence, row in zip(sequences, rows, strict=True):

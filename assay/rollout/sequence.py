@@ -61,7 +61,7 @@ class Sequence:
             self.finish = "length"
 
     def rollout(self, decode: Callable[[list[int]], str]) -> Rollout:
-        """Return the record; ``decode`` turns token ids into text, and the end token is not part of the text."""
+        """Return the record; ``decode`` turns token ids into text, which leaves out the end token."""
         visible = self.tokens[:-1] if self.finish == "stop" else self.tokens
         segment = Segment(
             kind="policy",

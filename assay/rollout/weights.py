@@ -1,9 +1,9 @@
-"""What the engine samples from: a second shell around the trainer's parameters, or a copy in another precision.
+"""What the engine samples from: the trainer's parameters in a second shell, or a copy of them.
 
-The trainer's module is never touched: its mode (dropout!), config, hooks and precision stay as they are, because the
-engine works on a deep copy of the module *structure*. When the precision is the same the copy's parameters *are* the
-trainer's tensors and cost nothing; otherwise (or for a snapshot) they are copies that ``refresh`` overwrites in place.
-Adapters (peft) are parameters like others, so they follow too.
+The trainer's module is never touched: its mode (dropout!), config, hooks and precision stay as they are,
+because the engine works on a deep copy of the module *structure*. When the precision is the same the copy's
+parameters *are* the trainer's tensors and cost nothing; otherwise (or for a snapshot) they are copies that
+``refresh`` overwrites in place. Adapters (peft) are parameters like others, so they follow too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GenerationWeights:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Follow the trainer's parameters and buffers. Raises AssayError when their names are no longer the same."""
+        """Follow the trainer's parameters and buffers. Raises AssayError when the structure is another."""
         mine, theirs = dict(self.module.named_modules()), dict(self.source.named_modules())
         changed = mine.keys() ^ theirs.keys()
         if changed:
@@ -48,16 +48,15 @@ class GenerationWeights:
         for path, source in theirs.items():
             module = mine[path]
             for name, parameter in source._parameters.items():
-                if parameter is None:
-                    continue
+                own = module._parameters.get(name)
                 if self.shared:
                     module._parameters[name] = parameter
-                else:
-                    module._parameters[name].copy_(parameter)
+                elif parameter is not None and own is not None:
+                    own.copy_(parameter)
             for name, buffer in source._buffers.items():
-                own = module._buffers.get(name)
-                if buffer is not None and own is not None and own.shape == buffer.shape:
-                    own.copy_(buffer)
+                kept = module._buffers.get(name)
+                if buffer is not None and kept is not None and kept.shape == buffer.shape:
+                    kept.copy_(buffer)
 
 
 def _copied(parameter: nn.Parameter, dtype: torch.dtype | None) -> nn.Parameter:

@@ -1,0 +1,75 @@
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rollout_helpers import requests
+
+from assay.rollout.cache import SlotCache
+from assay.rollout.masks import LayerMasks
+from assay.rollout.scheduler import Scheduler
+from assay.rollout.sequence import Sequence
+
+
+def sequences(n: int) -> list[Sequence]:
+    request = requests(["1"], n=n)[0]
+    return [Sequence(request, i, np.zeros(4)) for i in range(n)]
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    total=st.integers(1, 20), slots=st.integers(1, 8), ends=st.lists(st.sets(st.integers(0, 7)), max_size=12)
+)
+def test_slots_stay_dense_and_moves_follow_the_answers(total, slots, ends):
+    scheduler = Scheduler(slots)
+    scheduler.add(sequences(total))
+    memory: dict[int, int] = {}
+    entered, left = [], []
+    for step in ends:
+        known = set(map(id, scheduler.running))
+        scheduler.admit()
+        for slot, sequence in enumerate(scheduler.running):
+            if id(sequence) not in known:
+                memory[slot] = sequence.index
+                entered.append(sequence.index)
+        assert len(scheduler.running) == min(slots, total - len(left))
+        for slot in step & set(range(len(scheduler.running))):
+            scheduler.running[slot].finish = "stop"
+        finished, moves = scheduler.retire()
+        for source, target in moves:
+            memory[target] = memory[source]
+        left += [s.index for s in finished]
+        assert [memory[slot] for slot in range(len(scheduler.running))] == [
+            s.index for s in scheduler.running
+        ]
+    assert entered == sorted(entered)
+    assert len(set(left)) == len(left)
+    assert len(left) + len(scheduler.running) + len(scheduler.waiting) == total
+
+
+def test_growth_keeps_what_is_stored_and_new_memory_is_zero():
+    cache = SlotCache()
+    cache.reserve(2, 5)
+    keys, values = cache.layer(0, torch.ones(1, 2, 1, 3), torch.ones(1, 2, 1, 4))
+    assert keys.shape == (2, 2, 128, 3)
+    assert values.shape == (2, 2, 128, 4)
+    keys[1, :, :5] = 7.0
+    prefix = cache.save(1, (1, 2, 3), torch.zeros(9))
+    cache.reserve(4, 129)
+    assert cache.keys[0].shape[0] == 4
+    assert cache.keys[0].shape[2] >= 129
+    assert (cache.keys[0][1, :, :5] == 7).all()
+    assert cache.keys[0].sum() == 7 * 2 * 5 * 3
+    cache.restore(prefix, [0, 3])
+    assert (cache.keys[0][[0, 3], :, :3] == 7).all()
+    assert cache.keys[0].sum() == 7 * 2 * (5 + 3 + 3) * 3
+
+
+def test_masks_show_the_window_and_let_padding_see_itself_only():
+    masks = LayerMasks({"full_attention": 0, "sliding_attention": 2, "chunked_attention": 2})
+    positions = torch.tensor([[-1, 0, 1, 2]])
+    built = masks.build(positions, positions, torch.float32)
+    assert isinstance(built, dict)
+    seen = {kind: (m[0, 0] == 0).int().tolist() for kind, m in built.items()}
+    assert seen["full_attention"] == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 1, 1, 1]]
+    assert seen["sliding_attention"] == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+    assert seen["chunked_attention"] == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]]
