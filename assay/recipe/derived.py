@@ -71,7 +71,7 @@ def choose_anchor(recipe: Recipe) -> Anchor:
 
 
 def ratio_moves(recipe: Recipe) -> bool:
-    """Can the ratio leave 1, so that a clip acts? Not with one step per batch and an anchor of the trainer."""
+    """Can the ratio leave 1, so that a clip acts? Not with one step per batch and the trainer as anchor."""
     return optimizer_steps(recipe) > 1 or choose_anchor(recipe).kind == "rollout"
 
 

@@ -19,7 +19,7 @@ from assay.recipe.names import (
     reads_of_estimator,
     reads_of_loss,
 )
-from assay.recipe.presets import PRESETS, overlay
+from assay.recipe.presets import overlay
 from assay.recipe.schema import Recipe
 
 
@@ -133,7 +133,7 @@ RULES: tuple[Rule, ...] = (
 def ignored_keys(recipe: Recipe, explicit: Collection[str]) -> Iterator[Refusal]:
     """Refuse each key of ``explicit`` that is set and not read."""
     values = flatten(recipe)
-    usual = flatten(Recipe.model_validate(overlay(recipe.preset) if recipe.preset in PRESETS else {}))
+    usual = flatten(Recipe.model_validate(overlay(recipe.preset) if recipe.preset is not None else {}))
     refused: set[str] = set()
     for rule in RULES:
         key = rule.key

@@ -45,7 +45,7 @@ class Resolved:
 
     recipe: Recipe
     origins: Mapping[str, str]
-    """By key path: ``default``, ``preset NAME``, ``recipe FILE:LINE`` (a mapping: ``recipe``), ``override``."""
+    """By key path: ``default``, ``preset NAME``, ``recipe FILE:LINE`` (mapping: ``recipe``), ``override``."""
     path: Path | None = None
     """The recipe file, where there is one."""
 
@@ -60,8 +60,8 @@ def load_recipe(
 ) -> Resolved:
     """Read a recipe from a file, a mapping, or the defaults alone, and put ``key=value`` overrides over it.
 
-    ``check=False`` lets combinations pass that cannot work (see :mod:`assay.recipe.checks`); keys and types are
-    checked all the same.
+    ``check=False`` lets combinations pass that cannot work (see :mod:`assay.recipe.checks`), but no unknown
+    key and no wrong type.
 
     Raises:
         UserError: what is wrong, with file and line, and the mend; one line for each fault.
