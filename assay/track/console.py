@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +26,7 @@ class Console(Protocol):
     """Where the loop reports to. Steps count from 1; ``metrics`` are names of the glossary."""
 
     def start(self, total_steps: int, start_step: int, info: Mapping[str, Any]) -> None:
-        """Begin a run of ``total_steps`` of which ``start_step`` are done; ``info`` holds at least its
-        ``name``.
-        """
+        """Begin a run of which ``start_step`` steps are done; ``info`` holds at least its ``name``."""
         ...
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
@@ -74,9 +73,7 @@ class SilentConsole:
 
 
 class PlainConsole:
-    """A :class:`Console` for pipes and log files: a line a step, samples a line each, no colours, no
-    cursor.
-    """
+    """A :class:`Console` for pipes and log files: a line a step, no colours, no cursor."""
 
     def __init__(
         self,
@@ -93,7 +90,10 @@ class PlainConsole:
 
     def _say(self, line: str) -> None:
         coding = getattr(self._stream, "encoding", None) or "utf-8"
-        print(line.encode(coding, "backslashreplace").decode(coding), file=self._stream, flush=True)
+        try:
+            print(line.encode(coding, "backslashreplace").decode(coding), file=self._stream, flush=True)
+        except BrokenPipeError:  # the reader left (`| head`): hours of training need not die of it
+            self._stream = io.StringIO()
 
     def start(self, total_steps: int, start_step: int, info: Mapping[str, Any]) -> None:
         """Print a line with what is known of the run."""
@@ -106,9 +106,7 @@ class PlainConsole:
         """Print nothing: a log has no present."""
 
     def step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]) -> None:
-        """Print the step's line, after the first one the notes it calls for, and every few steps two
-        samples.
-        """
+        """Print the step's line, after the first one its notes, and every few steps two samples."""
         first = not self._progress.history
         self._progress = self._progress.stepped(step, metrics, self._clock())
         self._say(step_line(self._progress, self._clock()))
@@ -157,7 +155,7 @@ def step_line(progress: Progress, now: float) -> str:
         words.append(f"clip {clip:.3f}")
     shares = group_shares(m)
     if shares is not None:
-        words.insert(2, "groups " + "/".join(f"{100 * s:.0f}" for s in shares[:3]) + " %")
+        words.insert(2, "groups " + "/".join(f"{100 * s:.0f}" for s in shares[:3]) + "%")
     speed, seconds = progress.latest("speed/generate_tokens_s"), progress.latest("time/step")
     words += [f"{number(speed, 'tokens/s')} tok/s"] if speed is not None else []
     words += [f"{seconds:.1f} s"] if seconds is not None else []
@@ -223,8 +221,7 @@ def _silent(samples_every: int, gold: str) -> Console:
 
 
 def make_console(kind: str = "auto", samples_every: int = 5, gold: str = "answer") -> Console:
-    """Return the console named ``kind``: ``auto`` (live on a terminal, else plain), ``live``, ``plain``,
-    ``silent``.
+    """Return a console: ``auto`` (live on a terminal, else plain), ``live``, ``plain`` or ``silent``.
 
     ``samples_every`` is the number of steps between samples (0: none); ``gold`` the column with the right
     answer.

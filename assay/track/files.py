@@ -8,8 +8,7 @@ from pathlib import Path
 
 
 def write_aside(path: Path, write: Callable[[Path], None]) -> None:
-    """Let ``write`` fill a neighbouring file, then rename it to ``path``: a reader sees the old or the new,
-    whole.
+    """Let ``write`` fill a neighbouring file, then rename it: readers see the old or the new, whole.
 
     The neighbour's name begins with a dot and ends in ``.tmp``; one left by a killed run is overwritten.
     """

@@ -1,6 +1,4 @@
-"""The live console: a panel that stays at the bottom of the terminal while samples and messages scroll
-above it.
-"""
+"""The live console: a panel at the bottom of the terminal; samples and messages scroll above it."""
 
 from __future__ import annotations
 

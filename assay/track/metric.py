@@ -24,9 +24,7 @@ class Metric:
     name: str
     """``area/name``; a ``*`` stands for any text and makes the entry a pattern."""
     unit: str
-    """``share`` is between 0 and 1; ``count``, ``tokens``, ``nats``, ``s``, ``tokens/s`` and so on say
-    themselves.
-    """
+    """``share`` (between 0 and 1), ``count``, ``tokens``, ``nats``, ``s``, ``tokens/s`` and so on."""
     meaning: str
     """What it is, in one or two sentences."""
     healthy: tuple[float, float] | str = ""
@@ -54,9 +52,7 @@ class Metric:
 
     @property
     def healthy_text(self) -> str:
-        """The healthy band in words: ``0.1 to 0.3``, ``above 0.1``, ``below 0.05``, or the entry's own
-        words.
-        """
+        """The healthy band in words: ``0.1 to 0.3``, ``above 0.1``, or the entry's own words."""
         if isinstance(self.healthy, str):
             return self.healthy
         low, high = (f"{100 * end:g}%" if self.unit == "share" else f"{end:g}" for end in self.healthy)
@@ -65,9 +61,7 @@ class Metric:
         return f"below {high}" if math.isinf(self.healthy[0]) else f"{low} to {high}"
 
     def judge(self, value: float) -> Health | None:
-        """Where ``value`` lies against the band; ``None`` without a numeric band or for a value that is no
-        number.
-        """
+        """Where ``value`` lies against the band; ``None`` for NaN, or without a band in numbers."""
         if self.band is None or math.isnan(value):
             return None
         low, high = self.band

@@ -14,9 +14,7 @@ from assay.track.glossary import lookup
 
 
 def _number(value: Any) -> int | float | None:
-    """A plain JSON number, from numpy and torch scalars too; what is not finite has no JSON and becomes
-    ``None``.
-    """
+    """A plain JSON number, from numpy and torch scalars too; ``None`` for what is not finite."""
     if value is None:
         return None
     if isinstance(value, int) and not isinstance(value, bool):

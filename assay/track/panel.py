@@ -1,6 +1,4 @@
-"""The live panel: a :class:`Progress` drawn with rich, from 60 columns up. Pure: the same progress, the
-same picture.
-"""
+"""The live panel: a :class:`Progress` drawn with rich. Pure: the same progress, the same picture."""
 
 from __future__ import annotations
 

@@ -36,9 +36,7 @@ class Phases:
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Count the seconds of the ``with`` block for phase ``name``; ``on_enter(name)`` is called before
-        they start.
-        """
+        """Count the seconds of the ``with`` block for ``name``, after calling ``on_enter(name)``."""
         if self._on_enter is not None:
             self._on_enter(name)
         if not self._open.get(name):
@@ -52,8 +50,7 @@ class Phases:
                 self._seconds[name] = self._seconds.get(name, 0.0) + self._clock() - self._since[name]
 
     def take(self) -> dict[str, float]:
-        """Return ``{"time/NAME": seconds}`` of the phases closed since the last call, and start the next
-        step.
+        """Return ``{"time/NAME": seconds}`` of the phases closed since the last call; start the next step.
 
         ``time/step`` is the wall clock since the last call. A phase still open counts for the step in which
         it closes.

@@ -1,6 +1,4 @@
-"""What the console knows of a run: replaced whole at each event, never changed, so a drawing thread may
-read it.
-"""
+"""What the console knows of a run: replaced at each event, never changed, so that a thread may draw it."""
 
 from __future__ import annotations
 
@@ -53,18 +51,14 @@ class Progress:
         return [float(h[name]) if h.get(name) is not None else math.nan for h in self.history]
 
     def seconds_left(self, now: float) -> float | None:
-        """Estimate from the mean duration of the last ten steps, evaluations included; ``None`` before the
-        first.
-        """
+        """Estimate from the mean of the last ten steps, evaluations included; ``None`` before the first."""
         if len(self.ends) < 2:
             return None
         mean = (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1)
         return max(0.0, mean * (self.total_steps - self.step) - (now - self.ends[-1]))
 
     def trend(self, name: str) -> tuple[float, int] | None:
-        """Return the mean over the last k steps less that over the k before, and k (at most 10); ``None``
-        below 4 steps.
-        """
+        """Return the mean of the last k steps less that of the k before, and k (at most 10)."""
         values = [v for v in self.series(name) if math.isfinite(v)]
         k = min(10, len(values) // 2)
         if k < 2:
@@ -89,9 +83,7 @@ def used_once(metrics: Mapping[str, float]) -> bool:
 
 
 def group_shares(metrics: Mapping[str, float]) -> tuple[float, float, float, float] | None:
-    """Return the shares of all-fail, mixed, all-pass and other groups (too few verdicts), which add up to
-    1.
-    """
+    """Return the shares of all-fail, mixed, all-pass and other groups; together they are 1."""
     found = [metrics.get(f"group/{kind}") for kind in ("all_fail", "mixed", "all_pass")]
     fail, mixed, passed = (v if v is not None and math.isfinite(v) else math.nan for v in found)
     if math.isnan(fail + mixed + passed):

@@ -146,8 +146,7 @@ def _schema() -> pa.Schema:
 
 
 class RolloutLog:
-    """Writes ``step-000012.parquet`` (other phases: ``eval-000012.parquet``) into a run's ``rollouts/``
-    folder.
+    """Writes ``step-000012.parquet`` (or ``eval-000012.parquet``) into a run's ``rollouts/`` folder.
 
     A file is written aside and renamed, so that it is whole or not there; writing a step again replaces its
     file. The same rows give the same bytes. ``gold`` names the column with the right answer.
@@ -172,9 +171,7 @@ class RolloutLog:
         advantages: Sequence[Sequence[float]] | None = None,
         phase: str = "train",
     ) -> Path:
-        """Write the step's groups, with a list of advantages per group, and return the file; see
-        :func:`rows_of`.
-        """
+        """Write the groups, with a list of advantages per group, and return the file; see :func:`rows_of`."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 

@@ -9,8 +9,7 @@ from assay.track.rollouts import LoggedRollout
 
 
 def good_and_bad(rows: Sequence[LoggedRollout]) -> list[LoggedRollout]:
-    """Return the best and the worst completion of one group of the step, by reward; the lower index wins a
-    tie.
+    """Return the best and the worst completion of one group, by reward; the lower index wins a tie.
 
     The group is one of the mixed ones, the ``step`` modulo their number-th in the order of admission, so
     that nobody picks it. With no mixed group the best and the worst of all rows are returned, or one row

@@ -17,8 +17,7 @@ def storable(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    r"""Show what could steer a terminal or turn text around (escape, carriage return, bidi marks) as
-    ``\x1b``, ``\u202e``.
+    r"""Show what could steer a terminal or turn text around as ``\x1b``, ``\x0d``, ``\u202e``.
 
     Line feeds and tabs stay.
 

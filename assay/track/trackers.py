@@ -188,8 +188,7 @@ class Trackio:
 
 
 class Trackers:
-    """Several trackers as one. A tracker that fails while the run goes on is dropped and reported, never
-    the run.
+    """Several trackers as one. One that fails while the run goes on is dropped and reported, never the run.
 
     Trackers talk to servers and may raise anything: the first exception of each goes to ``on_failure`` as
     one line. Opening one may raise :class:`MissingExtra`, or whatever the tracker raises: then nothing has

@@ -193,8 +193,7 @@ def _x_scale(xs: Sequence[float]) -> Scale:
 
 
 def stacked_chart(name: str, xs: Sequence[float], layers: Sequence[tuple[str, str, Sequence[float]]]) -> str:
-    """Draw shares that add up to 1 as stacked areas, a column a step: layers of ``(label, css class, share
-    per x)``.
+    """Draw shares as stacked areas, a column a step: layers of ``(label, css class, share per x)``.
 
     The first layer lies at the bottom. Every column is as wide as its step: no slope is drawn that was not
     measured.

@@ -29,9 +29,7 @@ _FACTS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def samples(run: RunRecord, count: int = 6) -> str:
-    """One good and one bad completion at ``count`` steps spread over the run, the first and the last among
-    them.
-    """
+    """One good and one bad completion at ``count`` steps spread from the first to the last."""
     drawn = [_turn(good_and_bad(read(run.folder, step))) for step in spread(logged_steps(run.folder), count)]
     shown = "".join(turn for turn in drawn if turn)
     if not shown:

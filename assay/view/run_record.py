@@ -75,8 +75,7 @@ class RunRecord:
         return total
 
     def accuracy(self, when: str) -> dict[str, dict[str, float]]:
-        """Return the held-out numbers ``before`` or ``after``: ``{"greedy": {"value", "low", "high", "n"},
-        ...}``.
+        """Return the held-out numbers ``before`` or ``after``: ``{"greedy": {"value", "low", "high", "n"}}``.
 
         From the summary, or else from the first evaluation (at step 0) or the last one.
         """

@@ -1,6 +1,4 @@
-"""The sections of the report: each takes a :class:`RunRecord` and returns HTML, or says that nothing was
-recorded.
-"""
+"""The sections of the report: each takes a :class:`RunRecord` and returns HTML."""
 
 from __future__ import annotations
 

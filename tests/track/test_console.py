@@ -1,5 +1,7 @@
+import contextlib
 import io
 import math
+import os
 
 import pytest
 import rich.console
@@ -61,7 +63,7 @@ def test_plain_prints_a_line_a_step():
     lines = out.getvalue().splitlines()
     assert lines[0] == "steps 1 to 4  name try"
     assert lines[1] == (
-        "step 1/4  reward 0.625  groups 25/50/25 %  correct 0.500  tokens 23.4  loss -0.0003  grad 0.41  "
+        "step 1/4  reward 0.625  groups 25/50/25%  correct 0.500  tokens 23.4  loss -0.0003  grad 0.41  "
         "entropy 0.830  kl 0.012  clip 0.000  1,020 tok/s  11.9 s  left 0:30"
     )
     assert [line for line in lines if line.startswith("step 2/4") and line.endswith("left 0:20")]
@@ -91,6 +93,18 @@ def test_plain_survives_an_ascii_stream():
     console.start(1, 0, {"name": "père"})
     console.step(1, METRICS, [group_of([("→ 7", 1.0), ("\ud800", 0.0)])])
     assert b"\\u2192 7" in raw.getvalue()
+
+
+def test_plain_outlives_its_reader():
+    reader, writer = os.pipe()
+    os.close(reader)
+    told = False
+    with contextlib.suppress(BrokenPipeError), open(writer, "w", encoding="utf-8") as stream:
+        console = PlainConsole(stream=stream)
+        console.message("nobody hears this")
+        console.message("nor this")
+        told = True
+    assert told
 
 
 def test_evaluations_and_messages():
@@ -177,6 +191,7 @@ def test_a_reused_batch_gets_the_band_and_not_the_excuse():
     assert "14.0%    healthy 10 to 30%" in text
     assert "never clips" not in text
     assert used_once(METRICS)
+    assert not used_once({**METRICS, "update/ratio_max": 1.2}), "the ratio left 1, though nothing was clipped"
     assert not used_once(reused)
 
 
