@@ -46,7 +46,8 @@ def shown(value: Any) -> str:
     """A value as it stands in YAML: ``null``, ``true``, quoted text, shortened where it is long."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    text = f"{value:g}" if isinstance(value, float) and abs(value) < 1e6 else repr(value)
+    short = f"{value:g}" if isinstance(value, float) else ""
+    text = short if short and float(short) == value else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
