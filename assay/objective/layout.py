@@ -102,7 +102,7 @@ class Layout:
     def max_by_group(self, values: Tensor, where: Tensor) -> Tensor:
         """Largest of ``values`` (S,) in each group over ``where`` (S,); -inf of none -> (G,)."""
         start = values.new_full((self.n_groups,), -torch.inf)
-        return start.index_reduce(0, self.group[where], values[where], "amax")
+        return start.scatter_reduce(0, self.group[where], values[where], "amax")
 
     def last_token(self, where: Tensor) -> Tensor:
         """Place of each sequence's last token in ``where`` (N,); -1 where there is none -> (S,)."""

@@ -116,7 +116,7 @@ def cispo(inputs: LossInputs, settings: ObjectiveRecipe) -> TokenLoss:
 def sapo(inputs: LossInputs, settings: ObjectiveRecipe) -> TokenLoss:
     """-(4 / tau) sigmoid(tau (r - 1)) A, a soft gate in place of a clip (Gao et al. 2025, SAPO)."""
     r, a = inputs.ratio, inputs.advantages
-    tau = torch.where(a > 0, settings.tau_pos, settings.tau_neg).to(r.dtype)
+    tau = torch.full_like(r, settings.tau_neg).masked_fill(a > 0, settings.tau_pos)
     none = torch.zeros_like(inputs.counts)
     return TokenLoss(-4 / tau * torch.sigmoid(tau * (r - 1)) * a, none, none, none)
 

@@ -12,7 +12,7 @@ from assay.recipe.schema import ObjectiveRecipe
 @estimator(
     "remax",
     formula="A_i = r_i - r of the greedy answer, on every token of rollout i",
-    shift="group",
+    shift_invariant=True,
     scale="equivariant",
     needs="greedy",
 )

@@ -56,7 +56,6 @@ class Compute(Protocol):
 
 
 ZeroSum = Literal["group", "group_tokens", "batch_tokens"]
-Shift = Literal["group", "batch"]
 Scale = Literal["invariant", "equivariant"]
 Need = Literal["parts", "greedy", "values"]
 
@@ -71,8 +70,8 @@ class Estimator:
     """Plain text; ``{eps}`` and the like stand for settings, ``{divisor}`` for what ``scale`` chooses."""
     zero_sum: ZeroSum | None = None
     """Over what advantages sum to 0: a group's rollouts, a group's tokens, the whole batch's tokens."""
-    shift: Shift | None = None
-    """A constant added to all rewards, one per group or one for the batch, changes nothing."""
+    shift_invariant: bool = False
+    """A constant added to all rewards of a group, parts and greedy ones too, changes nothing."""
     scale: Scale | None = None
     """All rewards times c > 0 change nothing (up to ``eps``), or give c times the advantages. With ``scale:
     none`` an ``invariant`` one is equivariant."""
@@ -95,7 +94,7 @@ def estimator(
     *,
     formula: str,
     zero_sum: ZeroSum | None = None,
-    shift: Shift | None = None,
+    shift_invariant: bool = False,
     scale: Scale | None = None,
     needs: Need | None = None,
     group_baseline: bool = False,
@@ -105,7 +104,7 @@ def estimator(
 
     def file(compute: F) -> F:
         entry = Estimator(
-            name, compute, formula, zero_sum, shift, scale, needs, group_baseline, frozenset(keys)
+            name, compute, formula, zero_sum, shift_invariant, scale, needs, group_baseline, frozenset(keys)
         )
         ESTIMATORS.register(name)(entry)
         return compute

@@ -75,7 +75,7 @@ def divided(
     "grpo",
     formula="A_i = (r_i - mean of group r){divisor}, on every token of rollout i",
     zero_sum="group",
-    shift="group",
+    shift_invariant=True,
     scale="invariant",
     group_baseline=True,
     keys=("kl.reward", "scale", "eps", "min_std"),
@@ -92,7 +92,7 @@ def grpo(token_rewards: Tensor, layout: Layout, signals: Signals, settings: Obje
     "dr_grpo",
     formula="A_i = r_i - mean of group r, on every token of rollout i",
     zero_sum="group",
-    shift="group",
+    shift_invariant=True,
     scale="equivariant",
     group_baseline=True,
 )
@@ -106,15 +106,15 @@ def dr_grpo(token_rewards: Tensor, layout: Layout, signals: Signals, settings: O
     "rloo",
     formula="A_i = r_i - mean of the others' r in the group, on every token of rollout i",
     zero_sum="group",
-    shift="group",
+    shift_invariant=True,
     scale="equivariant",
     group_baseline=True,
 )
 def rloo(token_rewards: Tensor, layout: Layout, signals: Signals, settings: ObjectiveRecipe) -> Advantage:
     """A_i = r_i - mean of the others = (r_i - mean) n / (n - 1) (Kool et al. 2019; Ahmadian et al. 2024)."""
     stats = GroupStatistics.of(outcomes(token_rewards, layout, signals), layout, signals.valid)
-    factor = stats.size / (stats.size - 1).clamp(min=1)
-    values = stats.centred * factor.to(stats.centred.dtype)[layout.group]
+    others = (stats.size - 1).clamp(min=1)
+    values = stats.centred * stats.size[layout.group] / others[layout.group]
     return Advantage(spread(values, layout, signals), {"lone_groups": stats.lone})
 
 
@@ -122,7 +122,7 @@ def rloo(token_rewards: Tensor, layout: Layout, signals: Signals, settings: Obje
     "opo",
     formula="A_i = r_i - sum(len r) / sum(len) over the group, on every token of rollout i",
     zero_sum="group_tokens",
-    shift="group",
+    shift_invariant=True,
     scale="equivariant",
     group_baseline=True,
 )
@@ -139,7 +139,7 @@ def opo(token_rewards: Tensor, layout: Layout, signals: Signals, settings: Objec
 @estimator(
     "passk",
     formula="A_best = (r_best - r_second){divisor}, A_i = 0 for every other rollout of the group",
-    shift="group",
+    shift_invariant=True,
     scale="invariant",
     group_baseline=True,
     keys=("kl.reward", "scale", "eps", "min_std"),

@@ -42,7 +42,7 @@ def reinforce_plus_plus(
     "reinforce++-baseline",
     formula="a_i = r_i - mean of group r; A_t = (a - mean) / std over all tokens of the step",
     zero_sum="batch_tokens",
-    shift="group",
+    shift_invariant=True,
     scale="invariant",
     group_baseline=True,
 )
@@ -64,7 +64,7 @@ def reinforce_plus_plus_baseline(
     formula="a_i = sum over parts of weight (p_i - mean of group p) / (std of group p + {eps}); "
     "A_t = (a - mean) / std over all tokens of the step",
     zero_sum="batch_tokens",
-    shift="group",
+    shift_invariant=True,
     scale="invariant",
     needs="parts",
     group_baseline=True,
