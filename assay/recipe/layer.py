@@ -14,6 +14,9 @@ from omegaconf.errors import OmegaConfBaseException
 from assay.errors import UserError
 from assay.recipe.keys import ancestors, join
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The parser that OmegaConf uses too, so that both accept the same files."""
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -49,7 +52,7 @@ def read_file(path: Path) -> Layer:
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = yaml.compose(text, Loader=_LOADER)
         lines = dict(_lines(node, path)) if node is not None else {}
         values = OmegaConf.to_container(OmegaConf.create(text), resolve=False) if lines else {}
     except yaml.MarkedYAMLError as error:

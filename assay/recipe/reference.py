@@ -1,8 +1,12 @@
-"""The page of all keys, docs/recipe.md, written from the schema: ``python -m assay.recipe.reference``."""
+"""The page of all keys, docs/recipe.md, written from the schema: ``python -m assay.recipe.reference``.
+
+Another path may be given: ``python -m assay.recipe.reference PATH``.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 import textwrap
 import types
 from collections.abc import Iterator
@@ -155,13 +159,13 @@ def _resume() -> str:
     """Which keys may change."""
     free, machine = (", ".join(f"`{key}`" for key in keys) for keys in (MAY_CHANGE, MACHINE))
     text = (
-        f"A run resumes with the recipe it began with. These keys and sections may change: {free}; and, unless "
-        f"the run is deterministic, those that fit it to a machine: {machine}. Any other change is refused, "
-        "key by key."
+        f"A run resumes with the recipe it began with. These keys and sections may change: {free}; and, "
+        f"unless the run is deterministic, those that fit it to a machine: {machine}. Any other change is "
+        "refused, key by key."
     )
     wrapped = textwrap.fill(text, 110, break_long_words=False, break_on_hyphens=False)
     return f"## Resuming with another recipe\n\n{wrapped}\n"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    (Path(sys.argv[1]) if len(sys.argv) > 1 else PAGE).write_text(page(), encoding="utf-8")

@@ -1,0 +1,317 @@
+"""Combinations that cannot work: each refused with its reason, and let pass when it is mended."""
+
+from __future__ import annotations
+
+import pytest
+
+from assay.errors import UserError
+from assay.recipe.checks import CHECKS, refusals
+from assay.recipe.derived import anchor_needs, choose_anchor
+from assay.recipe.doubts import warnings
+from assay.recipe.load import check_recipe, load_recipe
+from assay.recipe.schema import DataRecipe, LoraRecipe, ObjectiveRecipe, Recipe, RolloutRecipe
+
+DATA = ["data.train=[a.jsonl]"]
+
+
+def refused(overrides):
+    with pytest.raises(UserError) as caught:
+        load_recipe({}, [*DATA, *overrides])
+    return str(caught.value)
+
+
+CASES = [
+    # overrides, the message, what mends it
+    (
+        ["rollout.group_size=1"],
+        "rollout.group_size 1 gives every rollout advantage 0, because 'grpo' compares rollouts within their",
+        ["objective.estimator=reinforce++"],
+    ),
+    (
+        ["rollout.group_size=1", "objective.estimator=reinforce++", "rollout.dynamic_sampling=true"],
+        "rollout.dynamic_sampling replaces groups whose rewards are equal: with group_size 1 that is every",
+        ["rollout.group_size=2"],
+    ),
+    (
+        ["rollout.top_p=0.9"],
+        "rollout.top_p 0.9 samples from a cut distribution but trains the full one: use 1",
+        ["rollout.top_p=1"],
+    ),
+    (
+        ["rollout.top_k=50"],
+        "rollout.top_k 50 samples from a cut distribution",
+        ["data.train=[]", "data.eval=[b]"],
+    ),
+    (["rollout.min_p=0.1"], "rollout.min_p 0.1 samples from a cut distribution", ["rollout.min_p=0"]),
+    (
+        ["objective.anchor=live", "update.epochs=2"],
+        "objective.anchor 'live' is not exact here, because the batch is used for 2 optimizer steps: use",
+        ["objective.anchor=auto"],
+    ),
+    (
+        ["objective.anchor=live", "objective.correction.kind=mask"],
+        "objective.anchor 'live' is not exact here, because the correction weighs the anchor against the",
+        ["objective.correction.kind=none"],
+    ),
+    (
+        ["objective.anchor=live", "objective.kl={coefficient: 0.1, where: reward}"],
+        "objective.anchor 'live' is not exact here, because the KL is subtracted from the rewards before",
+        ["objective.kl.where=loss"],
+    ),
+    (
+        ["objective.anchor=rollout", "objective.correction.kind=truncate"],
+        "objective.anchor 'rollout' leaves nothing to correct, as its weight would be 1",
+        ["objective.anchor=auto"],
+    ),
+    (
+        ["objective.anchor=rollout", "objective.correction.reject_low=0.5"],
+        "objective.anchor 'rollout' leaves nothing to correct, as its weight would be 1",
+        ["objective.correction.reject_low=null"],
+    ),
+    (
+        ["run.deterministic=true", "model.compute_dtype=bfloat16"],
+        "model.compute_dtype bfloat16 does not go with run.deterministic: use float32",
+        ["model.compute_dtype=float32"],
+    ),
+    (
+        ["run.deterministic=true", "model.compute_dtype=float32", "rollout.dtype=bfloat16"],
+        "rollout.dtype bfloat16 does not go with run.deterministic: use float32",
+        ["rollout.dtype=auto"],
+    ),
+    (
+        ["run.deterministic=true", "model.dtype=bfloat16"],
+        "model.dtype bfloat16 does not go with run.deterministic: use float32",
+        ["run.deterministic=false"],
+    ),
+    (
+        ["model.dtype=bfloat16", "model.compute_dtype=float32"],
+        "model.compute_dtype float32 cannot be had from weights in bfloat16",
+        ["model.compute_dtype=bfloat16"],
+    ),
+    (
+        ["objective.clip_low=1.5"],
+        "objective.clip_low 1.5 is above 1, and no ratio is below 0: use at most 1 (1: no lower clip)",
+        ["objective.loss=geo_mean"],
+    ),
+    (
+        ["objective.dual_clip=1.1"],
+        "objective.dual_clip 1.1 must be above 1 + clip_high = 1.2",
+        ["objective.dual_clip=3"],
+    ),
+    (
+        ["objective.correction={kind: mask, low: 2, high: 2}"],
+        "objective.correction.low 2 is not below correction.high = 2: no token would be left",
+        ["objective.correction.low=0.5"],
+    ),
+    (
+        ["objective.correction={reject_low: 0.9, reject_high: 0.9}"],
+        "objective.correction.reject_low 0.9 is not below correction.reject_high = 0.9: every sequence",
+        ["objective.correction.reject_high=1.1"],
+    ),
+    (
+        ["objective.correction.reject_low=1.2"],
+        "objective.correction.reject_low leaves out 1, the weight of a sampler without mismatch",
+        ["objective.correction.reject_low=0.8"],
+    ),
+    (
+        ["objective.correction.reject_high=0.9"],
+        "objective.correction.reject_high leaves out 1, the weight of a sampler without mismatch",
+        ["objective.correction.reject_high=1.1"],
+    ),
+    (
+        ["objective.kl.controller=adaptive"],
+        "objective.kl.controller 'adaptive' multiplies the coefficient, and 0 stays 0",
+        ["objective.kl.coefficient=0.1"],
+    ),
+    (
+        ["objective.kl={coefficient: 0.1, where: reward, estimator: k3+}"],
+        "objective.kl.estimator 'k3+' changes only a gradient, and a KL in the reward has none: use 'k3'",
+        ["objective.kl.estimator=k3"],
+    ),
+    (
+        [
+            "objective.kl={coefficient: 0.1, where: reward}",
+            "objective.estimator=gdpo",
+            PARTS := "reward.parts=[{verifier: number}, {verifier: format}]",
+        ],
+        "objective.kl.where 'reward' never reaches 'gdpo', which reads the reward's parts: use 'loss'",
+        ["objective.kl.where=loss"],
+    ),
+    (
+        ["objective.estimator=gdpo"],
+        "objective.estimator 'gdpo' normalises several reward parts apart, and there is one",
+        [PARTS],
+    ),
+    (
+        ["objective.estimator=gae"],
+        "objective.estimator 'gae' needs a critic: not built yet",
+        ["objective.estimator=opo"],
+    ),
+    (
+        ["objective.estimator=remax"],
+        "objective.estimator 'remax' needs a greedy rollout of every prompt: not built yet",
+        ["objective.estimator=rloo"],
+    ),
+    (
+        ["reward.parts=[{verifier: number}, {verifier: number, weight: 2}]"],
+        "reward.parts 2 parts are called 'number': give each its own name",
+        ["reward.parts[1].name=strict"],
+    ),
+    (
+        ["reward.parts[0].weight=0"],
+        "reward.parts all weights are 0: every reward would be 0",
+        ["reward.parts[0].weight=-1"],
+    ),
+    (
+        ["reward.overlong_buffer=0.1", "rollout.max_tokens=8"],
+        "reward.overlong_buffer 0.1 of rollout.max_tokens = 8 is less than a token: use 0.125 or more, or 0",
+        ["reward.overlong_buffer=0.125"],
+    ),
+    (
+        ["update.minibatches=5", "rollout.prompts_per_step=4"],
+        "update.minibatches 5 are more than rollout.prompts_per_step = 4 groups: use at most 4",
+        ["update.minibatches=4"],
+    ),
+    (
+        ["update.tokens_per_microbatch=1000"],
+        "update.tokens_per_microbatch 1000 may not hold one rollout of data.max_prompt_tokens + "
+        "rollout.max_tokens = 1024 + 256 tokens: use at least 1280",
+        ["data.max_prompt_tokens=744"],
+    ),
+    (
+        ["data.train=[]"],
+        "data.train is empty: name prompts to train on",
+        ["data.eval=[b]"],
+    ),
+    (
+        ["data.holdout=10", "data.eval=[b]"],
+        "data.holdout and data.eval both name held-out prompts: keep one",
+        ["data.holdout=0"],
+    ),
+    (
+        ["data.train=[]", "data.eval=[]", "data.holdout=10"],
+        "data.holdout splits problems off data.train, which is empty",
+        ["data.train=[a]"],
+    ),
+    (
+        ["eval.every=5"],
+        "eval.every 5 has nothing to evaluate on: set data.holdout or data.eval, or use 0",
+        ["data.holdout=5"],
+    ),
+    (
+        ["rollout.dynamic_sampling=true", "rollout.max_extra_groups=0"],
+        "rollout.max_extra_groups 0 leaves rollout.dynamic_sampling nothing to replace groups with",
+        ["rollout.max_extra_groups=1"],
+    ),
+    (
+        ["model.lora.targets=[]"],
+        "model.lora.targets is empty: nothing would be trained; use all-linear",
+        ["model.lora.targets=[q_proj]"],
+    ),
+    (
+        ["model.path=demo", "model.revision=main"],
+        "model.revision belongs to a model of the hub, and model.path is 'demo'",
+        ["model.path=some/model"],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message", "mend"), CASES, ids=lambda v: v[:60] if isinstance(v, str) else ""
+)
+def test_refused_with_its_reason_until_mended(overrides, message, mend):
+    assert f": {message}" in refused(overrides)
+    load_recipe({}, [*DATA, *overrides, *mend])
+    load_recipe({}, [*DATA, *overrides], check=False)
+
+
+def test_every_check_is_exercised():
+    hit = set()
+    for overrides, _, _ in CASES:
+        recipe = load_recipe({}, [*DATA, *overrides], check=False).recipe
+        hit |= {check.__name__ for check in CHECKS if list(check(recipe))}
+    assert hit == {check.__name__ for check in CHECKS}
+
+
+def test_a_generation_type_that_follows_another_is_not_blamed_twice():
+    message = refused(["run.deterministic=true", "model.compute_dtype=bfloat16"])
+    assert message.count("\n") == 0
+
+
+def test_all_faults_are_told_at_once():
+    message = refused(["rollout.group_size=1", "update.minibatches=99", "objective.tau_neg=2"])
+    assert [line.split()[1] for line in message.splitlines()] == [
+        "rollout.group_size",
+        "update.minibatches",
+        "objective.tau_neg",
+    ]
+
+
+def test_the_defaults_and_own_names_pass():
+    assert refusals(Recipe(data=DataRecipe(train=["a"]))) == []
+    mine = [
+        "objective.estimator=mine",
+        "objective.loss=my_loss",
+        "objective.tau_pos=2",
+        "objective.gamma=0.9",
+    ]
+    load_recipe({}, [*DATA, *mine, "rollout.group_size=1"])
+
+
+def test_a_recipe_built_in_python_is_held_to_the_same_rules():
+    data = DataRecipe(train=["a"])
+    check_recipe(Recipe(data=data))
+    with pytest.raises(UserError, match=r"recipe: rollout.group_size 1 gives"):
+        check_recipe(Recipe(data=data, rollout=RolloutRecipe(group_size=1)))
+    with pytest.raises(UserError, match=r"recipe: objective.lam is set, but objective.estimator = grpo"):
+        check_recipe(Recipe(data=data, objective=ObjectiveRecipe(lam=0.9)))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "warning"),
+    [
+        (["rollout.max_tokens=4"], "rollout.max_tokens = 4 cuts most answers before they end"),
+        (
+            ["update.warmup_steps=100"],
+            "update.warmup_steps = 100 outlasts the run, which has 100 optimizer steps",
+        ),
+        (
+            ["model.dtype=bfloat16"],
+            "model.dtype = bfloat16 rounds away updates below 0.4 % of a weight: use float32",
+        ),
+        (["update.learning_rate=1e-3"], "update.learning_rate = 0.001 is high for training the full weights"),
+        (["model.lora.rank=4"], "update.learning_rate = 1e-06 is low for adapters"),
+        (
+            ["objective.mask_truncated=true", "reward.overlong_buffer=0.5"],
+            "reward.overlong_buffer = 0.5 punishes most at the cap, and objective.mask_truncated keeps those",
+        ),
+        (
+            ["reward.parts=[{verifier: format}, {verifier: number}]"],
+            "reward.parts[0].verifier = format is the first part, which says what counts as correct",
+        ),
+        (["objective.kl.coefficient=3"], "objective.kl.coefficient = 3 holds the policy at the reference"),
+        (["objective.entropy=-0.1"], "objective.entropy = -0.1 rewards certainty"),
+        (["objective.clip_high=0"], "objective.clip_high = 0 clips every ratio that rises at all"),
+        (["data.eval=[a.jsonl]"], "data.eval holds a.jsonl, which is trained on: it is not held out"),
+        (["checkpoint.every=0"], "checkpoint.every = 0 keeps nothing on the way"),
+    ],
+)
+def test_what_is_probably_not_meant_is_said(overrides, warning):
+    (found,) = warnings(load_recipe({}, [*DATA, *overrides]).recipe)
+    assert found.startswith(warning)
+
+
+def test_no_doubts_about_the_defaults_or_adapters_at_their_rate():
+    assert warnings(Recipe(data=DataRecipe(train=["a"]))) == []
+    found = load_recipe({"model": {"lora": LoraRecipe().model_dump()}}, [*DATA, "update.learning_rate=1e-5"])
+    assert warnings(found.recipe) == []
+
+
+def test_the_anchor_is_live_exactly_where_nothing_needs_log_probs_before():
+    assert anchor_needs(Recipe()) == []
+    assert choose_anchor(Recipe()).kind == "live"
+    asked = load_recipe({}, ["objective.anchor=recompute"], check=False).recipe
+    assert choose_anchor(asked).kind == "recompute"
+    assert "save a forward pass" in choose_anchor(asked).reason
+    bypass = load_recipe({}, ["objective.anchor=rollout", "update.epochs=2"], check=False).recipe
+    assert choose_anchor(bypass).kind == "rollout"
