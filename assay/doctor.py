@@ -20,6 +20,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from assay.hardware import bfloat16_instructions, fast_precision
 from assay.recipe.schema import RolloutRecipe
 
 State = Literal["good", "bad", "absent", "fact"]
@@ -146,7 +147,7 @@ def speed(size: int = 1024, repeats: int = 3) -> Iterator[Finding]:
         else:
             rates.append(2 * size**3 / best / 1e9)
             yield Finding(name, f"{rates[-1]:,.0f} GFLOP/s on {device}")
-    if len(rates) == 2 and rates[1] < rates[0]:
+    if len(rates) == 2 and rates[1] < rates[0] and fast_precision(device) == "bfloat16":
         mend = "bfloat16 is the slower one here: set model.compute_dtype=float32"
         yield Finding("advice", mend, "absent")
 
@@ -217,14 +218,6 @@ def memory_bytes() -> int | None:
     return min(total, int(limit)) if limit.isdigit() else total
 
 
-def bfloat16_instructions() -> list[str]:
-    """The processor's instructions for bfloat16 products, as far as the system tells."""
-    flags = set(re.findall(r"\b(?:avx512_bf16|amx_bf16|bf16|sve_bf16)\b", _read("/proc/cpuinfo")))
-    if platform.system() == "Darwin" and platform.machine() == "arm64":
-        flags.add("arm64")
-    return sorted(flags)
-
-
 def _seconds(left: Any, right: Any) -> float:
     """One product, waited for by reading a number of it."""
     start = time.perf_counter()
@@ -233,7 +226,7 @@ def _seconds(left: Any, right: Any) -> float:
 
 
 def _import_error(package: str) -> str:
-    """Why an installed package cannot be imported, or nothing: a wheel for another machine fails only here."""
+    """Why an installed package cannot be imported, or nothing: a wheel for another machine fails here."""
     try:
         importlib.import_module(package)
     except (ImportError, OSError) as error:

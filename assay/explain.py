@@ -160,6 +160,11 @@ def _clip_notes(recipe: Recipe) -> Iterator[str]:
         yield "The clip acts on the sampler's mismatch alone."
 
 
+def _precision(recipe: Recipe) -> str:
+    chosen = generation_dtype(recipe)
+    return "bfloat16 where the machine has it, else float32" if chosen == "auto" else chosen
+
+
 def _batch(recipe: Recipe) -> Iterator[Row]:
     """What one step and the whole run cost."""
     rollout, update, steps = recipe.rollout, recipe.update, optimizer_steps(recipe)
@@ -167,7 +172,7 @@ def _batch(recipe: Recipe) -> Iterator[Row]:
     yield (
         "sample",
         f"{prompts} prompts x {each} answers x {cap} tokens: at most {prompts * each * cap:,} a step, "
-        f"in {generation_dtype(recipe)}",
+        f"in {_precision(recipe)}",
     )
     if extra := extra_groups(recipe):
         more = extra * each * cap

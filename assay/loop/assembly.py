@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -16,12 +16,13 @@ from assay.data.demo_model import resolve_model_path
 from assay.data.prompts import PromptSet, load_prompts, shared_problems
 from assay.data.sampler import PromptSampler
 from assay.errors import UserError
+from assay.hardware import with_precision
 from assay.loop.checkpoint import CheckpointStore, RunState
 from assay.loop.evaluate import evaluate
 from assay.loop.folder import RunFolder, find_run, new_run
 from assay.loop.recorder import Recorder
-from assay.loop.run import Run
-from assay.loop.source import GroupSource, stream_seed
+from assay.loop.run import Describe, Run
+from assay.loop.source import GroupSource, Source, stream_seed
 from assay.objective.kl import KlState
 from assay.policy.batch import pack
 from assay.policy.model import add_lora, load_model, load_tokenizer, pick_device
@@ -44,7 +45,7 @@ class Parts:
     """What the loop drives."""
 
     run: Run
-    source: GroupSource
+    source: Source
     policy: Policy
     weights: Weights
     tokenizer: Any
@@ -52,9 +53,27 @@ class Parts:
     held_out: PromptSet | None
 
 
+@dataclass(frozen=True)
+class Makings:
+    """What a source may be made of."""
+
+    recipe: Recipe
+    engine: Engine
+    scorer: Scorer
+    prompts: PromptSet
+    policy: Policy
+    tokenizer: Any
+    phases: Phases
+    console: Console
+
+
 @asynccontextmanager
 async def assemble(
-    recipe: Recipe | Resolved, resume: bool | Path, console: Console | None
+    recipe: Recipe | Resolved,
+    resume: bool | Path,
+    console: Console | None,
+    make_source: Callable[[Makings], Source],
+    describe: Describe,
 ) -> AsyncIterator[Parts]:
     """Build everything a run needs, in the order in which a mistake is cheapest to find: recipe, data, rewards, model.
 
@@ -65,6 +84,8 @@ async def assemble(
     assert isinstance(settings, Recipe)
     if resolved is None:
         check_recipe(settings)
+    device = pick_device(settings.model.device)
+    settings = with_precision(settings, device.type)
     stem = resolved.path.stem if resolved is not None and resolved.path is not None else "run"
     folder = _folder(settings, stem, resume)
     _prepare_torch(settings)
@@ -82,13 +103,14 @@ async def assemble(
         shown = console or make_console("auto", settings.track.samples_every, settings.reward.gold)
         stack.callback(shown.stop)
         phases = Phases(on_enter=shown.phase)
-        source = _source(settings, engine, scorer, prompts, policy, phases, shown)
+        makings = Makings(settings, engine, scorer, prompts, policy, tokenizer, phases, shown)
+        source = make_source(makings)
         source.cursor, source.admissions = state.cursor, state.admissions
         recorder = Recorder(folder, settings, shown, state.step)
         recorder.roll_back(state.step)
         save_resolved(settings, folder.path)
         evaluator = _evaluator(settings, engine, scorer, held_out, shown)
-        run = Run(settings, folder, store, recorder, phases, evaluator, policy, source, state)
+        run = Run(settings, folder, store, recorder, phases, evaluator, policy, source, state, describe)
         weights = Weights(engine, prompts.prompts[0], _tolerance(settings), settings.rollout.temperature)
         weights.version = state.version
         await weights.start(policy)
@@ -154,15 +176,9 @@ def _restore(recipe: Recipe, store: CheckpointStore, policy: Policy, resuming: b
     return state
 
 
-def _source(
-    recipe: Recipe,
-    engine: Engine,
-    scorer: Scorer,
-    prompts: PromptSet,
-    policy: Policy,
-    phases: Phases,
-    console: Console,
-) -> GroupSource:
+def sampled_groups(makings: Makings) -> GroupSource:
+    """The source of reinforcement learning: the policy's own answers, judged."""
+    recipe, policy = makings.recipe, makings.policy
     rollout = recipe.rollout
     bound = rollout.max_extra_groups if rollout.max_extra_groups is not None else 2 * rollout.prompts_per_step
 
@@ -170,10 +186,10 @@ def _source(
         return policy.has_signal(pack([group], recipe.reward))[0]
 
     return GroupSource(
-        engine=engine,
-        scorer=scorer,
-        prompts=prompts,
-        sampler=PromptSampler(len(prompts), recipe.run.seed, recipe.data.shuffle),
+        engine=makings.engine,
+        scorer=makings.scorer,
+        prompts=makings.prompts,
+        sampler=PromptSampler(len(makings.prompts), recipe.run.seed, recipe.data.shuffle),
         sampling=sampling_of(rollout),
         seed=stream_seed(recipe.run.seed, "train"),
         prompts_per_step=rollout.prompts_per_step,
@@ -182,8 +198,8 @@ def _source(
         max_retries=rollout.max_retries,
         max_invalid=recipe.reward.max_invalid,
         has_signal=has_signal,
-        phases=phases,
-        progress=partial(console.phase, "generate"),
+        phases=makings.phases,
+        progress=partial(makings.console.phase, "generate"),
     )
 
 

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from assay.errors import AssayError
 from assay.loop.checkpoint import CheckpointStore, RunState
@@ -16,7 +16,7 @@ from assay.loop.evaluate import Evaluation
 from assay.loop.folder import RunFolder, write_json
 from assay.loop.observe import generated_tokens, harvest_metrics, speed_metrics
 from assay.loop.recorder import Recorder
-from assay.loop.source import Harvest
+from assay.loop.source import Harvest, Source
 from assay.objective.kl import CONTROLLERS, KlState
 from assay.policy.policy import Policy, Update
 from assay.recipe.schema import Recipe
@@ -29,15 +29,17 @@ MAX_BAD_STEPS = 3
 """Steps in a row without a finite update that a run survives, less one."""
 
 
+Describe = Callable[[Harvest, Update], dict[str, float]]
+"""What is said of a step's groups and of its update."""
+
+
+def described(harvest: Harvest, update: Update) -> dict[str, float]:
+    """All that is known of a step of reinforcement learning."""
+    return harvest_metrics(harvest) | update.metrics
+
+
 class Interrupted(Exception):
     """The user asked the run to stop; the step under way was abandoned, and nothing of it is kept."""
-
-
-class Draws(Protocol):
-    """The part of the source's state that a checkpoint needs."""
-
-    cursor: int
-    admissions: int
 
 
 class Run:
@@ -56,8 +58,9 @@ class Run:
         phases: Phases,
         evaluator: Callable[[], Awaitable[Evaluation]] | None,
         policy: Policy,
-        draws: Draws,
+        draws: Source,
         state: RunState,
+        describe: Describe = described,
     ) -> None:
         self.recipe = recipe
         self.folder = folder
@@ -68,6 +71,7 @@ class Run:
         self._evaluator = evaluator
         self._policy = policy
         self._draws = draws
+        self._describe = describe
         self._stop = asyncio.Event()
 
     @property
@@ -129,8 +133,7 @@ class Run:
         times = self.phases.take()
         tokens = generated_tokens(harvest)
         metrics = {
-            **harvest_metrics(harvest),
-            **update.metrics,
+            **self._describe(harvest, update),
             **published,
             **times,
             **speed_metrics(times, tokens, update.metrics["update/tokens_forwarded"]),

@@ -7,6 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from assay.data.prompts import PromptSet
 from assay.data.sampler import PromptSampler
@@ -100,6 +101,17 @@ async def collect(
         rows.sort(key=lambda row: row[0].index)
         result[admission] = ([r for r, _ in rows], [v for _, v in rows])
     return result
+
+
+class Source(Protocol):
+    """Anything that hands the loop a step's groups; its two counters are part of a checkpoint."""
+
+    cursor: int
+    admissions: int
+
+    async def next_groups(self) -> Harvest:
+        """The groups of the next step."""
+        ...
 
 
 @dataclass

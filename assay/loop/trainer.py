@@ -28,12 +28,14 @@ numbers of `RunState`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from assay.loop.assembly import Parts, assemble
-from assay.loop.run import Interrupted
+from assay.loop.assembly import Makings, Parts, assemble, sampled_groups
+from assay.loop.run import Describe, Interrupted, described
+from assay.loop.source import Source
 from assay.policy.batch import pack
 from assay.policy.export import export, model_card
 from assay.recipe.load import Resolved
@@ -81,11 +83,18 @@ def train(recipe: Recipe | Resolved, *, resume: bool | Path = False, console: Co
     ``resume``: go on with the recipe's newest run, or with the run folder given. Raises UserError for what the user can
     mend, AssayError for a run that failed; a checkpoint is kept whenever there is one to keep.
     """
-    return asyncio.run(_train(recipe, resume, console))
+    return asyncio.run(run_loop(recipe, resume, console))
 
 
-async def _train(recipe: Recipe | Resolved, resume: bool | Path, console: Console | None) -> Outcome:
-    async with assemble(recipe, resume, console) as parts:
+async def run_loop(
+    recipe: Recipe | Resolved,
+    resume: bool | Path,
+    console: Console | None,
+    make_source: Callable[[Makings], Source] = sampled_groups,
+    describe: Describe = described,
+) -> Outcome:
+    """Assemble a run, drive it, export what came out. ``make_source`` and ``describe`` say what is trained on."""
+    async with assemble(recipe, resume, console, make_source, describe) as parts:
         run = parts.run
         with run.interruptible():
             finished = await drive(parts)

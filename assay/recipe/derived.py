@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from assay.recipe.schema import CorrectionRecipe, Precision, Recipe
+from assay.recipe.schema import CorrectionRecipe, Recipe
 
 AnchorKind = Literal["live", "recompute", "rollout"]
 
@@ -75,11 +75,11 @@ def ratio_moves(recipe: Recipe) -> bool:
     return optimizer_steps(recipe) > 1 or choose_anchor(recipe).kind == "rollout"
 
 
-def generation_dtype(recipe: Recipe) -> Precision:
-    """The precision in which answers are generated.
+def generation_dtype(recipe: Recipe) -> Literal["auto", "float32", "bfloat16"]:
+    """The precision in which answers are generated; ``auto`` where the recipe leaves it to the machine.
 
     >>> generation_dtype(Recipe())
-    'bfloat16'
+    'auto'
     """
     return recipe.model.compute_dtype if recipe.rollout.dtype == "auto" else recipe.rollout.dtype
 

@@ -34,6 +34,7 @@ ESTIMATORS: Mapping[str, EstimatorFacts] = {
     "opo": EstimatorFacts(True),
     "passk": EstimatorFacts(True, _DIVISOR),
     "gdpo": EstimatorFacts(True, frozenset({"eps", "min_std"}), token_rewards=False),
+    "none": EstimatorFacts(False),
     "reinforce++": EstimatorFacts(False, frozenset({"gamma"})),
     "reinforce++-baseline": EstimatorFacts(True),
     "remax": EstimatorFacts(False, lacks="a greedy rollout of every prompt"),

@@ -45,8 +45,9 @@ class ModelRecipe(Section):
     """Run code that comes with the model. Only for models you trust."""
     dtype: Precision = "float32"
     """Precision of the master weights, gradients and optimizer state."""
-    compute_dtype: Precision = "bfloat16"
-    """Precision of the matrix products in training (autocast over the masters)."""
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the matrix products in training (autocast over the masters); ``auto``: bfloat16 where the
+    machine has instructions for it, else float32."""
     device: str = "auto"
     """``auto`` (cuda, else mps, else cpu), or a torch device."""
     gradient_checkpointing: bool = False
@@ -69,6 +70,8 @@ class DataRecipe(Section):
     """Column conventions; ``auto`` recognises them by their columns."""
     prompt: str = "prompt"
     """The column that holds the prompt: text, or a list of messages."""
+    completion: str = "completion"
+    """The column with the text to imitate (`assay sft`)."""
     system: str | None = None
     """A system message put before every prompt that has none."""
     suffix: str = ""

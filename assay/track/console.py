@@ -143,6 +143,7 @@ def step_line(progress: Progress, now: float) -> str:
         ("correct", "reward/correct", "{:.3f}"),
         ("tokens", "rollout/tokens_mean", "{:.1f}"),
         ("loss", "update/loss", "{:.2g}"),
+        ("loss", "sft/loss", "{:.4f}"),
         ("grad", "update/grad_norm", "{:.3g}"),
         ("entropy", "update/entropy", "{:.3f}"),
         ("kl", "update/kl_reference", "{:.3g}"),

@@ -22,6 +22,7 @@ AREAS: Mapping[str, str] = MappingProxyType(
         "group": "What the step's groups were made of. Only a mixed group has something to learn from.",
         "rollout": "The completions themselves.",
         "update": "The optimizer step and the mathematics behind it.",
+        "sft": "Supervised warm-up on given completions (`assay sft`).",
         "mismatch": "How far the sampler's log-probs are from the trainer's on the same tokens and weights.",
         "sync": "Handing new weights to the engine.",
         "eval": "Held-out problems, never trained on. Ends named _low and _high bound a 95% interval.",
@@ -262,6 +263,9 @@ GLOSSARY: tuple[Metric, ...] = (
         "Groups whose reward deviation is below objective.min_std; their advantage is 0.",
         note="Groups that all pass or all fail are among them.",
     ),
+    # sft
+    Metric("sft/loss", "nats/token", "Negative log-prob of the given completions, as aggregated.", "falls"),
+    Metric("sft/tokens_mean", "tokens", "Mean length of the given completions."),
     # mismatch
     Metric(
         "mismatch/logprob_abs_mean",

@@ -4,7 +4,7 @@ A new estimator is one function in one file, imported here, under the ``estimato
 ``estimator.py``.
 """
 
-from assay.objective.advantage import baseline, critic, group, whitened
+from assay.objective.advantage import baseline, critic, group, plain, whitened
 from assay.objective.advantage.critic import gae
 from assay.objective.advantage.estimator import ESTIMATORS, Advantage, Estimator, Signals, estimator
 
@@ -18,5 +18,6 @@ __all__ = [
     "estimator",
     "gae",
     "group",
+    "plain",
     "whitened",
 ]

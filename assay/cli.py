@@ -1,0 +1,230 @@
+"""The command: `assay train | sft | eval | sample | show | report | explain | fetch | doctor`.
+
+Exit status 0 done; 1 the run failed; 2 the user can mend it, in one line that says what, where and how; 130 interrupted,
+with the command that resumes. A traceback is shown with ``--debug`` only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from assay.errors import AssayError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Train language models by reinforcement learning on rewards that a program can verify.",
+)
+
+RecipeFile = Annotated[Path, typer.Argument(help="Recipe file (YAML).", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="key=value overrides, such as update.learning_rate=1e-5.", show_default=False),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+
+@app.callback()
+def _root(debug: Debug = False) -> None:
+    """Settings of every command: what libraries say of themselves is kept off the screen."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if not debug:
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+        warnings.filterwarnings("ignore", category=FutureWarning)
+
+
+@app.command()
+def train(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the newest run of this recipe.")
+    ] = False,
+    run: Annotated[
+        Path | None, typer.Option("--run", help="With --resume: the run folder to go on with.")
+    ] = None,
+    console: Annotated[str, typer.Option(help="auto, live, plain or silent.")] = "auto",
+) -> None:
+    """Train by reinforcement learning: sample, judge, update. Writes a run folder with a report."""
+    from assay.loop.trainer import train as run_training
+
+    _train(run_training, recipe, overrides, resume, run, console, "train")
+
+
+@app.command()
+def sft(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the newest run of this recipe.")
+    ] = False,
+    run: Annotated[
+        Path | None, typer.Option("--run", help="With --resume: the run folder to go on with.")
+    ] = None,
+    console: Annotated[str, typer.Option(help="auto, live, plain or silent.")] = "auto",
+) -> None:
+    """Warm up on given completions (a `completion` column), for a model too weak to ever be right."""
+    from assay.loop.sft import train_on_completions
+
+    _train(train_on_completions, recipe, overrides, resume, run, console, "sft")
+
+
+@app.command("eval")
+def evaluate(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    console: Annotated[str, typer.Option(help="auto, live, plain or silent.")] = "auto",
+) -> None:
+    """Evaluate model.path on the held-out prompts: greedy, mean@n, pass@k, majority@k, with intervals."""
+    from assay.loop.assess import assess
+    from assay.recipe.load import load_recipe
+    from assay.view.outcome import estimates_table
+
+    found = assess(load_recipe(recipe, overrides or []), _console(console))
+    Console().print(estimates_table({"held out": found}))
+
+
+@app.command()
+def sample(
+    model: Annotated[str, typer.Argument(help="Model folder, hub name, run folder, or demo.")],
+    prompt: Annotated[str, typer.Argument(help="What to ask.")],
+    n: Annotated[int, typer.Option("-n", min=1, help="How many answers.")] = 4,
+    max_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy.")] = 1.0,
+    seed: Annotated[int, typer.Option()] = 0,
+) -> None:
+    """Ask a model and print its answers with their log-probs."""
+    from assay.loop.assess import ask
+    from assay.view.outcome import answers_panel
+
+    rollouts = ask(model, prompt, n=n, max_tokens=max_tokens, temperature=temperature, seed=seed)
+    Console().print(answers_panel(prompt, rollouts))
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="Run folder, or its name in ./runs.")],
+    step: Annotated[int | None, typer.Option(help="Only this step.")] = None,
+    outcome: Annotated[
+        str | None, typer.Option(help="Only verdicts with this outcome, such as no_answer.")
+    ] = None,
+    prompt: Annotated[str | None, typer.Option(help="Only prompts whose id begins so.")] = None,
+    right: Annotated[
+        bool | None, typer.Option("--right/--wrong", help="Only right, or only wrong answers.")
+    ] = None,
+    sort: Annotated[str, typer.Option(help="step, reward or length.")] = "step",
+    limit: Annotated[int, typer.Option(min=0, help="At most so many; 0: all.")] = 8,
+    folder: Annotated[str, typer.Option(help="Where runs lie.")] = "runs",
+) -> None:
+    """Read completions, verdicts and advantages of a run."""
+    from assay.view.show import Selection
+    from assay.view.show import show as show_run
+
+    selection = Selection(step=step, outcome=outcome, prompt=prompt, right=right, sort=sort, limit=limit)
+    show_run(run, selection, Console(), folder)
+
+
+@app.command()
+def report(
+    run: Annotated[str, typer.Argument(help="Run folder, or its name in ./runs.")],
+    folder: Annotated[str, typer.Option(help="Where runs lie.")] = "runs",
+) -> None:
+    """Write report.html of a run anew, also of one that is still running."""
+    from assay.view.report import write_report
+    from assay.view.run_record import locate
+
+    print(write_report(locate(run, folder)))
+
+
+@app.command()
+def explain(
+    recipe: Annotated[Path | None, typer.Argument(help="Recipe file; without one, the presets.")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Print a recipe's objective as formulas with numbers, and where each value came from."""
+    from assay.explain import explain as explain_recipe
+    from assay.recipe.load import load_recipe
+
+    explain_recipe(None if recipe is None else load_recipe(recipe, overrides or []), Console())
+
+
+@app.command()
+def fetch() -> None:
+    """Fetch the demo model (SmolLM2-135M-Instruct, 93 MB) into the cache and convert it once."""
+    from assay.data.demo_model import fetch_demo_model
+
+    print(fetch_demo_model(progress=lambda line: print(line, file=sys.stderr, flush=True)))
+
+
+@app.command()
+def doctor() -> None:
+    """Say what is installed, what this machine can do, what would work, and what to install."""
+    from assay.doctor import doctor as examine
+
+    raise typer.Exit(examine(Console()))
+
+
+def _console(kind: str, samples_every: int = 5, gold: str = "answer") -> Any:
+    from assay.track.console import make_console
+
+    return make_console(kind, samples_every, gold)
+
+
+def _train(
+    training: Any,
+    path: Path,
+    overrides: list[str] | None,
+    resume: bool,
+    run: Path | None,
+    console: str,
+    command: str,
+) -> None:
+    """Run a training command and say where the result lies, or how to go on."""
+    from assay.recipe.load import load_recipe
+    from assay.view.outcome import outcome_panel
+    from assay.view.report import write_report
+
+    resolved = load_recipe(path, overrides or [])
+    track = resolved.recipe.track
+    shown = _console(console, track.samples_every, resolved.recipe.reward.gold)
+    outcome = training(resolved, resume=run if resume and run else resume, console=shown)
+    page = write_report(outcome.folder)
+    if not outcome.finished:
+        again = " ".join([str(path), *(overrides or [])])
+        print(
+            f"interrupted after step {outcome.step}; go on with: assay {command} {again} --resume --run {outcome.folder}"
+        )
+        raise typer.Exit(130)
+    if console != "silent":
+        Console().print(outcome_panel(outcome.folder, page))
+    print(outcome.folder)
+
+
+def main() -> None:
+    """The entry point: errors become one line and an exit status."""
+    debug = "--debug" in sys.argv
+    try:
+        app()
+    except AssayError as error:
+        if debug:
+            raise
+        Console(stderr=True, highlight=False).print(
+            f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True
+        )
+        raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+if __name__ == "__main__":
+    main()

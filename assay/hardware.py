@@ -1,0 +1,49 @@
+"""What the machine is good at, where a decision of the recipe is left to it."""
+
+from __future__ import annotations
+
+import platform
+import re
+from pathlib import Path
+
+from assay.recipe.schema import Precision, Recipe
+
+
+def bfloat16_instructions() -> list[str]:
+    """The processor's instructions for bfloat16 products, as far as the system tells."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    flags = set(re.findall(r"\b(?:avx512_bf16|amx_bf16|bf16|sve_bf16)\b", text))
+    if platform.system() == "Darwin" and platform.machine() == "arm64":
+        flags.add("arm64")
+    return sorted(flags)
+
+
+def fast_precision(device: str) -> Precision:
+    """The precision in which matrix products are fastest on ``device`` (``cuda``, ``mps`` or ``cpu``).
+
+    bfloat16 where there are instructions for it; a processor without them emulates it, several times slower than
+    float32.
+    """
+    import torch
+
+    if device == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
+    return "bfloat16" if device == "cpu" and bfloat16_instructions() else "float32"
+
+
+def with_precision(recipe: Recipe, device: str) -> Recipe:
+    """The recipe with ``model.compute_dtype: auto`` replaced by what it means on ``device``; what ran is then on record.
+
+    Deterministic runs get float32, and bfloat16 weights bfloat16 products: nothing else works with them.
+    """
+    if recipe.model.compute_dtype != "auto":
+        return recipe
+    chosen = fast_precision(device)
+    if recipe.model.dtype == "bfloat16":
+        chosen = "bfloat16"
+    if recipe.run.deterministic:
+        chosen = "float32"
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"compute_dtype": chosen})})

@@ -1,0 +1,95 @@
+"""Using a model without training it: evaluation on held-out prompts, and answers to a question."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from assay.data.chat import prepare_messages, render, tokenize, uses_chat_template
+from assay.data.demo_model import resolve_model_path
+from assay.data.prompts import load_prompts
+from assay.hardware import with_precision
+from assay.loop.evaluate import evaluate
+from assay.loop.run import estimates_of
+from assay.policy.model import load_model, load_tokenizer, pick_device
+from assay.recipe.load import Resolved
+from assay.recipe.schema import DataRecipe, ModelRecipe, Recipe
+from assay.records import Prompt, Rollout
+from assay.reward.scorer import Scorer
+from assay.rollout.engine import Engine, Request, make_engine
+from assay.rollout.sampling import Sampling
+from assay.track.console import Console
+
+
+def assess(resolved: Resolved, console: Console) -> dict[str, dict[str, float]]:
+    """Evaluate ``model.path`` on the recipe's held-out prompts: estimates by name, each with value, low, high, n."""
+    return asyncio.run(_assess(resolved.recipe, console))
+
+
+async def _assess(recipe: Recipe, console: Console) -> dict[str, dict[str, float]]:
+    place = resolve_model_path(recipe.model.path)
+    tokenizer = load_tokenizer(place, recipe.model)
+    held_out = load_prompts(recipe.data, tokenizer, "eval", recipe.reward.gold)
+    with Scorer(recipe.reward, recipe.rollout.max_tokens) as scorer:
+        engine = _engine(recipe, place, tokenizer)
+        try:
+            found = await evaluate(
+                engine,
+                scorer,
+                held_out,
+                recipe.eval,
+                recipe.rollout.max_tokens,
+                recipe.run.seed,
+                lambda done, of: console.phase("evaluate", done, of),
+            )
+        finally:
+            await engine.close()
+            console.stop()
+    return estimates_of(found.metrics())
+
+
+def ask(
+    model: str, question: str, *, n: int, max_tokens: int, temperature: float, seed: int
+) -> list[Rollout]:
+    """Sample ``n`` answers to a question; ``temperature`` 0 is greedy.
+
+    ``model`` is a folder, a hub name, ``demo``, or a run folder, whose trained model is meant.
+    """
+    path = str(Path(model) / "model") if (Path(model) / "model" / "config.json").exists() else model
+    return asyncio.run(
+        _ask(
+            path,
+            question,
+            n,
+            Sampling(temperature=temperature or 1.0, max_tokens=max_tokens, greedy=temperature == 0),
+            seed,
+        )
+    )
+
+
+async def _ask(path: str, question: str, n: int, sampling: Sampling, seed: int) -> list[Rollout]:
+    recipe = Recipe(model=ModelRecipe(path=path))
+    place = resolve_model_path(path)
+    tokenizer = load_tokenizer(place, recipe.model)
+    engine = _engine(recipe, place, tokenizer)
+    try:
+        await engine.submit(Request(0, _prompt(question, tokenizer), n, sampling, seed))
+        rollouts = [r async for _, r in engine.finished()]
+    finally:
+        await engine.close()
+    return sorted(rollouts, key=lambda r: r.index)
+
+
+def _prompt(question: str, tokenizer: Any) -> Prompt:
+    data = DataRecipe()
+    messages = prepare_messages(({"role": "user", "content": question},), data)
+    text = render(messages, tokenizer, data, "the question")
+    ids = tokenize(text, tokenizer, chat=uses_chat_template(tokenizer, data))
+    return Prompt("question", messages, text, ids)
+
+
+def _engine(recipe: Recipe, place: str, tokenizer: Any) -> Engine:
+    device = pick_device(recipe.model.device)
+    recipe = with_precision(recipe, device.type)
+    return make_engine(recipe, load_model(place, recipe.model, device), tokenizer)

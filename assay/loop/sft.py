@@ -1,0 +1,117 @@
+"""Supervised warm-up: the loop on given completions in place of sampled ones.
+
+A model too weak to ever be right has nothing to be rewarded for; a few steps of imitation give it something. Each given
+completion is a group of one rollout with reward 1; with the advantage A = r and the loss -A log p, the update is
+maximum likelihood on the completion's tokens, through the same packing, aggregation, optimizer and checkpoints.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from assay.data.conventions import column_at
+from assay.data.prompts import PromptSet
+from assay.data.sampler import PromptSampler
+from assay.errors import UserError
+from assay.loop.assembly import Makings
+from assay.loop.source import Harvest
+from assay.loop.trainer import Outcome, run_loop
+from assay.policy.policy import Update
+from assay.recipe.load import Resolved
+from assay.recipe.schema import CorrectionRecipe, KlRecipe, Recipe
+from assay.records import Group, Prompt, Rollout, Segment, Verdict
+from assay.track.console import Console
+
+KEPT = ("update/grad_norm", "update/learning_rate", "update/optimizer_steps", "update/skipped_steps")
+
+
+@dataclass
+class CompletionSource:
+    """Given completions as groups of one, in the seeded order of the data."""
+
+    prompts: PromptSet
+    sampler: PromptSampler
+    tokenizer: Any
+    column: str
+    per_step: int
+    cursor: int = 0
+    admissions: int = 0
+
+    async def next_groups(self) -> Harvest:
+        """The next ``per_step`` completions. Raises UserError for a row without one."""
+        indices, self.cursor = self.sampler.take(self.cursor, self.per_step)
+        first, self.admissions = self.admissions, self.admissions + self.per_step
+        return Harvest(tuple(self._group(self.prompts.prompts[k], first + i) for i, k in enumerate(indices)))
+
+    def _group(self, prompt: Prompt, admission: int) -> Group:
+        text = column_at(prompt.columns, self.column)
+        if not isinstance(text, str) or not text:
+            raise UserError(
+                f"{prompt.source}: no text to imitate in column {self.column!r}: add it, or name another with "
+                "data.completion"
+            )
+        ids = tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
+        ids += (self.tokenizer.eos_token_id,)
+        unsampled = (math.nan,) * len(ids)
+        segment = Segment("policy", ids, sampler_logprobs=unsampled, versions=(0,) * len(ids))
+        rollout = Rollout(prompt.id, 0, (segment,), "stop", text)
+        return Group(prompt, (rollout,), (Verdict(1.0, "scored", correct=1.0),), admission)
+
+
+def train_on_completions(
+    recipe: Recipe | Resolved, *, resume: bool | Path = False, console: Console | None = None
+) -> Outcome:
+    """Run a recipe as supervised warm-up; `assay.loop.trainer.train` says what is returned and raised.
+
+    The recipe's model, data, update, aggregation, evaluation and checkpoints hold; its sampling and rewards serve the
+    evaluation alone.
+    """
+    resolved = recipe if isinstance(recipe, Resolved) else None
+    settings = supervised(resolved.recipe if resolved is not None else recipe)  # pyright: ignore[reportArgumentType]
+    ready = settings if resolved is None else Resolved(settings, resolved.origins, resolved.path)
+    return asyncio.run(run_loop(ready, resume, console, completions, sft_metrics))
+
+
+def supervised(recipe: Recipe) -> Recipe:
+    """The recipe with an objective of maximum likelihood: A = r, loss -A log p, no KL, no correction, temperature 1."""
+    objective = recipe.objective.model_copy(
+        update={
+            "estimator": "none",
+            "loss": "reinforce",
+            "anchor": "auto",
+            "entropy": 0.0,
+            "mask_truncated": False,
+            "kl": KlRecipe(),
+            "correction": CorrectionRecipe(),
+        }
+    )
+    rollout = recipe.rollout.model_copy(update={"temperature": 1.0, "dynamic_sampling": False})
+    track = recipe.track.model_copy(update={"rollouts": False})
+    return recipe.model_copy(update={"objective": objective, "rollout": rollout, "track": track})
+
+
+def completions(makings: Makings) -> CompletionSource:
+    """The source of a supervised run."""
+    recipe = makings.recipe
+    return CompletionSource(
+        makings.prompts,
+        PromptSampler(len(makings.prompts), recipe.run.seed, recipe.data.shuffle),
+        makings.tokenizer,
+        recipe.data.completion,
+        recipe.rollout.prompts_per_step,
+    )
+
+
+def sft_metrics(harvest: Harvest, update: Update) -> dict[str, float]:
+    """What is worth saying of a supervised step: the likelihood of the completions, not rewards that are all 1."""
+    found = {name: update.metrics[name] for name in KEPT if name in update.metrics}
+    found["update/tokens_forwarded"] = update.metrics["update/tokens_forwarded"]
+    if "update/policy_loss" in update.metrics:
+        found["sft/loss"] = update.metrics["update/policy_loss"]
+    lengths = [len(r) for g in harvest.groups for r in g.rollouts]
+    return found | {"sft/tokens_mean": fmean(lengths)}
