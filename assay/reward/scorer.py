@@ -1,0 +1,142 @@
+"""A prompt and its rollouts -> verdicts: the recipe's parts are judged in the pool and summed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+
+from assay.data.conventions import column_at
+from assay.errors import UserError
+from assay.recipe.schema import RewardPart, RewardRecipe
+from assay.records import Prompt, Rollout, Verdict
+from assay.reward.combine import combine
+from assay.reward.function import is_function, read_source
+from assay.reward.pool import Pool, Reply
+from assay.reward.trial import Finding, judge
+from assay.reward.verifier import Case, Part
+from assay.reward.verifiers.length import Length, LengthOptions
+
+OVERLONG = "overlong"
+"""Name of the length part that ``overlong_buffer`` adds."""
+
+
+class Scorer:
+    """Judges rollouts by a reward recipe. Any number of ``score`` calls may run at once.
+
+    ``max_tokens`` is the cap of a completion. Starting loads every verifier in the workers and raises
+    :class:`UserError` for an unknown verifier, a wrong option, a function that cannot be used, or two parts
+    of one name. Close it, or use it in ``with`` or ``async with``: then no process is left.
+    """
+
+    def __init__(self, recipe: RewardRecipe, max_tokens: int) -> None:
+        parts = [_part(part) for part in recipe.parts]
+        self._gold = recipe.gold
+        self._max_tokens = max_tokens
+        self._overlong: Length | None = None
+        if recipe.overlong_buffer > 0:
+            self._overlong = Length(
+                LengthOptions(buffer=recipe.overlong_buffer, penalty=recipe.overlong_penalty)
+            )
+        self.names: tuple[str, ...] = part_names(recipe)
+        """Names of the parts, in the order of the recipe, then ``overlong`` if it is on."""
+        self._weights = [part.weight for part in recipe.parts] + [1.0] * (self._overlong is not None)
+        self._pool = Pool(parts, workers=recipe.workers, timeout_s=recipe.timeout_s)
+
+    @property
+    def per_group(self) -> bool:
+        """Does a part see all rollouts of a prompt at once? Then none can be judged before its siblings."""
+        return any(self._pool.ready.per_group)
+
+    async def score(self, prompt: Prompt, rollouts: Sequence[Rollout]) -> list[Verdict]:
+        """The verdict of each rollout, in the order given. Nothing that a verifier does makes it raise."""
+        if not rollouts:
+            return []
+        ready = self._pool.ready
+        judged = await asyncio.gather(
+            *(
+                self._judge(
+                    index, [self._case(prompt, rollout, ready.wants_ids[index]) for rollout in rollouts]
+                )
+                for index in range(len(ready.per_group))
+            )
+        )
+        by_part = [*judged]
+        if self._overlong is not None:
+            cases = [self._case(prompt, rollout) for rollout in rollouts]
+            by_part.append([Finding(self._overlong(case), 0.0) for case in cases])
+        return [
+            combine(
+                self.names,
+                self._weights,
+                [finding.judgement for finding in findings],
+                sum(finding.seconds for finding in findings),
+            )
+            for findings in zip(*by_part, strict=True)
+        ]
+
+    async def _judge(self, index: int, cases: Sequence[Case]) -> list[Finding]:
+        async def ask(cases: Sequence[Case], canary: bool) -> Reply:
+            return await asyncio.wrap_future(self._pool.submit(index, cases, canary=canary))
+
+        together = [cases] if self._pool.ready.per_group[index] else [[case] for case in cases]
+        return list(chain.from_iterable(await asyncio.gather(*(judge(ask, some) for some in together))))
+
+    def _case(self, prompt: Prompt, rollout: Rollout, wants_ids: bool = False) -> Case:
+        return Case(
+            completion=rollout.text,
+            gold=column_at(prompt.columns, self._gold),
+            prompt=prompt.text,
+            messages=tuple(dict(message) for message in prompt.messages),
+            columns=dict(prompt.columns),
+            tokens=len(rollout),
+            finish=rollout.finish,
+            max_tokens=self._max_tokens,
+            token_ids=rollout.token_ids if wants_ids else (),
+        )
+
+    def processes(self) -> list[int]:
+        """Process ids of the workers."""
+        return self._pool.processes()
+
+    def close(self) -> None:
+        """Kill the workers; verdicts still awaited fail. May be called twice."""
+        self._pool.close()
+
+    def __enter__(self) -> Scorer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Scorer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.close)
+
+
+def part_names(recipe: RewardRecipe) -> tuple[str, ...]:
+    """The name of each part, as metrics show it; a :class:`UserError` if two are the same.
+
+    >>> parts = [RewardPart(verifier="math"), RewardPart(verifier="my/rewards.py:brevity")]
+    >>> part_names(RewardRecipe(parts=parts))
+    ('math', 'brevity')
+    """
+    names = [part.name or part.verifier.rpartition(":")[2] for part in recipe.parts]
+    names += [OVERLONG] * (recipe.overlong_buffer > 0)
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise UserError(
+            f"two reward parts are called {twice[0]!r}: give one of them another name (reward.parts.name)"
+        )
+    return tuple(names)
+
+
+def _part(part: RewardPart) -> Part:
+    name = part.name or part.verifier
+    if not is_function(part.verifier):
+        return Part(name, part.verifier, part.options)
+    verifier, source = read_source(part.verifier)
+    return Part(name, verifier, part.options, source)
