@@ -8,6 +8,7 @@ import pytest
 
 from assay.errors import UserError
 from assay.recipe.load import load_recipe
+from assay.recipe.names import ESTIMATORS
 
 
 def error(source, overrides=(), **options):
@@ -227,10 +228,12 @@ def test_a_mapping_is_called_recipe():
 
 
 def test_a_refused_combination_names_the_line_of_the_key(tmp_path):
+    alone = ", ".join(name for name, facts in ESTIMATORS.items() if not (facts.group_baseline or facts.lacks))
+    assert "reinforce++" in alone
     text = "data: {train: [a]}\nrollout:\n  group_size: 1\nobjective:\n  tau_pos: 0.5\n"
     assert file_error(tmp_path, text) == (
         "r.yaml:3: rollout.group_size 1 gives every rollout advantage 0, because 'grpo' compares rollouts "
-        "within their group: use 2 or more, or the estimator reinforce++\n"
+        f"within their group: use 2 or more, or the estimator {alone}\n"
         "r.yaml:5: objective.tau_pos is set, but objective.loss = clip does not read it (read by: sapo): "
         "leave it out"
     )
