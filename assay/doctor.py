@@ -38,7 +38,6 @@ CORE: Mapping[str, str] = {
     "omegaconf": "2.3",
     "typer": "0.15",
     "rich": "13.7",
-    "pebble": "5.0",
     "math-verify": "0.7",
     "jinja2": "3.1",
 }

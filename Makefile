@@ -1,0 +1,48 @@
+# Two targets a newcomer needs: `make demo` and `make test`. Each sets up all that it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := demo,tensorboard,dev
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench docs clean
+
+help:
+	@echo "make demo    train a 135-million-parameter model to do arithmetic, here, in minutes"
+	@echo "make test    run the tests"
+	@echo "make lint    ruff and pyright"
+	@echo "make bench   the benchmarks"
+	@echo "make docs    write the generated pages of docs/ anew"
+
+# torch alone first, pinned: with an open range pip may take a CUDA build of several GB that a laptop cannot use.
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (once, a minute or two)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/assay fetch
+	@$(BIN)/assay train recipes/arithmetic-smollm2.yaml
+
+test: $(STAMP)
+	@$(BIN)/assay fetch
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: $(STAMP)
+	@$(BIN)/assay fetch
+	@$(BIN)/python benchmarks/run.py
+
+docs: $(STAMP)
+	@$(BIN)/python -m assay.recipe.reference > docs/recipe.md
+	@$(BIN)/python -m assay.track.glossary > docs/metrics.md
+
+clean:
+	rm -rf $(VENV)
