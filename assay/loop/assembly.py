@@ -25,7 +25,7 @@ from assay.loop.run import Describe, Run
 from assay.loop.source import GroupSource, Source, stream_seed
 from assay.objective.kl import KlState
 from assay.policy.batch import pack
-from assay.policy.model import add_lora, load_model, load_tokenizer, pick_device
+from assay.policy.model import add_lora, check_model, load_model, load_tokenizer, pick_device
 from assay.policy.policy import Policy
 from assay.recipe.load import Resolved, check_recipe, check_resume, load_recipe, save_resolved
 from assay.recipe.schema import Recipe
@@ -91,9 +91,10 @@ async def assemble(
     _prepare_torch(settings)
     async with AsyncExitStack() as stack:
         place = resolve_model_path(settings.model.path)
+        check_model(place, settings.model)
         tokenizer = load_tokenizer(place, settings.model)
         prompts, held_out = load_data(settings, tokenizer)
-        folder.create()
+        stack.callback(folder.create().remove_if_empty)
         scorer = Scorer(settings.reward, settings.rollout.max_tokens)
         stack.callback(scorer.close)
         policy, engine = load_policy(settings, place, tokenizer)

@@ -12,7 +12,7 @@ from assay.data.prompts import load_prompts
 from assay.hardware import with_precision
 from assay.loop.evaluate import evaluate
 from assay.loop.run import estimates_of
-from assay.policy.model import load_model, load_tokenizer, pick_device
+from assay.policy.model import check_model, load_model, load_tokenizer, pick_device
 from assay.recipe.load import Resolved
 from assay.recipe.schema import DataRecipe, ModelRecipe, Recipe
 from assay.records import Prompt, Rollout
@@ -29,6 +29,7 @@ def assess(resolved: Resolved, console: Console) -> dict[str, dict[str, float]]:
 
 async def _assess(recipe: Recipe, console: Console) -> dict[str, dict[str, float]]:
     place = resolve_model_path(recipe.model.path)
+    check_model(place, recipe.model)
     tokenizer = load_tokenizer(place, recipe.model)
     held_out = load_prompts(recipe.data, tokenizer, "eval", recipe.reward.gold)
     with Scorer(recipe.reward, recipe.rollout.max_tokens) as scorer:
@@ -71,6 +72,7 @@ def ask(
 async def _ask(path: str, question: str, n: int, sampling: Sampling, seed: int) -> list[Rollout]:
     recipe = Recipe(model=ModelRecipe(path=path))
     place = resolve_model_path(path)
+    check_model(place, recipe.model)
     tokenizer = load_tokenizer(place, recipe.model)
     engine = _engine(recipe, place, tokenizer)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,11 @@ class RunFolder:
                 f"run.folder: cannot write to {self.path} ({error.strerror}); choose another with run.folder=PATH"
             ) from error
         return self
+
+    def remove_if_empty(self) -> None:
+        """Take the folder away again where nothing came to lie in it: a run that could not begin leaves no litter."""
+        with suppress(OSError):
+            self.path.rmdir()
 
 
 def new_run(parent: str, name: str | None, stem: str) -> RunFolder:

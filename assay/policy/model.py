@@ -27,6 +27,18 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def check_model(path: str, recipe: ModelRecipe) -> None:
+    """Raise UserError unless ``path`` names something with a model's config: the cheapest mistake to find first."""
+    from transformers import AutoConfig
+
+    mend = "give a folder that holds a config.json, a name on the hub, or demo (after `assay fetch`)"
+    try:
+        AutoConfig.from_pretrained(path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        why = "no such folder" if path.startswith(("/", ".", "~")) and not Path(path).exists() else first_line(error)
+        raise UserError(f"model.path: {path!r} is not a model ({why}); {mend}") from error
+
+
 def load_model(path: str, recipe: ModelRecipe, device: torch.device, dtype: str | None = None) -> Any:
     """The causal LM at ``path`` in ``dtype`` (absent: ``recipe.dtype``), on ``device``, in evaluation mode.
 
@@ -44,7 +56,7 @@ def load_model(path: str, recipe: ModelRecipe, device: torch.device, dtype: str 
             attn_implementation="sdpa",
         )
     except (OSError, ValueError, ImportError, KeyError) as error:
-        raise UserError(f"model.path: {path!r} is not a model that can be loaded: {_first_line(error)}") from error
+        raise UserError(f"model.path: {path!r} is not a model that can be loaded: {first_line(error)}") from error
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -67,7 +79,7 @@ def load_tokenizer(path: str, recipe: ModelRecipe) -> Any:
             place, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code
         )
     except (OSError, ValueError, ImportError, KeyError) as error:
-        raise UserError(f"model.tokenizer: no tokenizer at {place!r}: {_first_line(error)}") from error
+        raise UserError(f"model.tokenizer: no tokenizer at {place!r}: {first_line(error)}") from error
     if recipe.chat_template is not None:
         try:
             tokenizer.chat_template = Path(recipe.chat_template).read_text(encoding="utf-8")
@@ -87,9 +99,10 @@ def add_lora(model: Any, lora: LoraRecipe, seed: int) -> Any:
         try:
             return get_peft_model(model, config).eval()
         except ValueError as error:
-            raise UserError(f"model.lora.targets: {_first_line(error)}") from error
+            raise UserError(f"model.lora.targets: {first_line(error)}") from error
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says; its type where it says nothing."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
