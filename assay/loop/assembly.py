@@ -31,7 +31,8 @@ from assay.recipe.load import Resolved, check_recipe, check_resume, load_recipe,
 from assay.recipe.schema import Recipe
 from assay.records import Group
 from assay.reward.scorer import Scorer
-from assay.rollout.engine import Engine, make_engine, sampling_of
+from assay.rollout.engine import Engine, sampling_of
+from assay.rollout.engines import make_engine
 from assay.sync.weights import Weights
 from assay.track.console import Console, make_console
 from assay.track.phases import Phases

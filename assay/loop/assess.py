@@ -17,7 +17,8 @@ from assay.recipe.load import Resolved
 from assay.recipe.schema import DataRecipe, ModelRecipe, Recipe
 from assay.records import Prompt, Rollout
 from assay.reward.scorer import Scorer
-from assay.rollout.engine import Engine, Request, make_engine
+from assay.rollout.engine import Engine, Request
+from assay.rollout.engines import make_engine
 from assay.rollout.sampling import Sampling
 from assay.track.console import Console
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from assay.records import Prompt, Rollout
-from assay.registry import Registry
 
 if TYPE_CHECKING:
-    from assay.recipe.schema import Recipe, RolloutRecipe
+    from assay.recipe.schema import RolloutRecipe
     from assay.rollout.sampling import Sampling
 
 
@@ -101,35 +100,6 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Stop, and free what is held."""
         ...
-
-
-EngineFactory = Callable[["Recipe", Any, Any], Engine]
-"""Builds an engine from (recipe, model, tokenizer)."""
-
-engines: Registry[EngineFactory] = Registry("engine")
-"""Engines by the name that ``rollout.engine`` gives them."""
-
-
-@engines.register("native")
-def native_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
-    """The engine in this process, on the trainer's weights (see :mod:`assay.rollout.native`)."""
-    import torch
-
-    from assay.rollout.native import NativeEngine
-
-    precision = recipe.model.compute_dtype if recipe.rollout.dtype == "auto" else recipe.rollout.dtype
-    return NativeEngine(
-        model,
-        tokenizer,
-        dtype=getattr(torch, precision),
-        max_running=recipe.rollout.max_running,
-        deterministic=recipe.run.deterministic,
-    )
-
-
-def make_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
-    """Return the engine that ``rollout.engine`` names, sampling from ``model`` (a Hugging Face causal LM)."""
-    return engines[recipe.rollout.engine](recipe, model, tokenizer)
 
 
 def sampling_of(rollout: RolloutRecipe, *, greedy: bool = False) -> Sampling:

@@ -65,19 +65,20 @@ class NativeEngine:
         prefill_tokens: int = 4096,
         deterministic: bool = False,
         snapshot: bool = False,
+        stop: frozenset[int] | None = None,
     ) -> None:
         """Raises UserError for an architecture that the engine cannot serve.
 
         ``dtype``: precision of generation, absent the model's own. ``max_running``: answers at once.
         ``prefill_tokens``: most positions of one prefill. ``snapshot``: sample from a copy even at equal
-        precision.
+        precision. ``stop``: ids that end an answer, absent those of the model and its tokenizer.
         """
         self._weights = GenerationWeights(model, dtype, snapshot=snapshot)
         causal_lm = self._weights.causal_lm
         with torch.inference_mode():
             self._runner = prepare(causal_lm, prefill_tokens)
         self._tokenizer = tokenizer
-        self._stop = stop_tokens(causal_lm, tokenizer)
+        self._stop = stop_tokens(causal_lm, tokenizer) if stop is None else stop
         context = getattr(causal_lm.config.get_text_config(), "max_position_embeddings", None)
         self._limits = Limits(context, max_running)
         self._scheduler = Scheduler(max_running)

@@ -46,7 +46,7 @@ def outcome_panel(run: Path, report: Path, answers: int = 3) -> RenderableType:
     parts: list[RenderableType] = []
     before, after = summary.get("before"), summary.get("after")
     if before or after:
-        prompts = next(iter((after or before)["greedy"]["n"] for _ in (0,)))
+        prompts = (after or before)["greedy"]["n"]
         parts += [
             estimates_table({"before": before, "after": after}),
             Text(f"{prompts} held-out prompts", "dim"),

@@ -10,7 +10,8 @@ from tiny import EOS, FAMILIES, tiny_model
 from assay.errors import AssayError, UserError
 from assay.recipe.schema import ModelRecipe, Recipe, RolloutRecipe, RunRecipe
 from assay.records import Prompt
-from assay.rollout.engine import Request, make_engine, sampling_of
+from assay.rollout.engine import Request, sampling_of
+from assay.rollout.engines import make_engine
 from assay.rollout.native import NativeEngine
 from assay.rollout.sampling import Sampling
 

@@ -1,0 +1,40 @@
+"""The engines by name: a new one is a factory here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from assay.recipe.derived import generation_dtype
+from assay.recipe.schema import Recipe
+from assay.registry import Registry
+from assay.rollout.engine import Engine
+from assay.rollout.native import NativeEngine
+
+EngineFactory = Callable[[Recipe, Any, Any], Engine]
+"""Builds an engine from (recipe, model, tokenizer)."""
+
+engines: Registry[EngineFactory] = Registry("engine")
+"""Engines by the name that ``rollout.engine`` gives them."""
+
+
+@engines.register("native")
+def native_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
+    """The engine in this process, on the trainer's weights (see :mod:`assay.rollout.native`)."""
+    return NativeEngine(
+        model,
+        tokenizer,
+        dtype=getattr(torch, generation_dtype(recipe)),
+        max_running=recipe.rollout.max_running,
+        deterministic=recipe.run.deterministic,
+    )
+
+
+def make_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
+    """Return the engine that ``rollout.engine`` names, sampling from ``model`` (a Hugging Face causal LM).
+
+    The recipe's precision must be decided (`assay.hardware.with_precision`).
+    """
+    return engines[recipe.rollout.engine](recipe, model, tokenizer)

@@ -1,0 +1,23 @@
+"""All benchmarks, one after the other, their results written to benchmarks/results/."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARKS = ("decode_vs_transformers",)
+
+
+def main() -> int:
+    """Run each benchmark in a process of its own; the exit status says whether all ran."""
+    folder = Path(__file__).parent
+    codes = []
+    for name in BENCHMARKS:
+        print(f"== {name}", flush=True)
+        codes.append(subprocess.run([sys.executable, str(folder / f"{name}.py"), "--save", *sys.argv[1:]]).returncode)
+    return int(any(codes))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
