@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from assay.data.sampler import PromptSampler
 from assay.errors import UserError
 from assay.hardware import with_precision
 from assay.loop.checkpoint import CheckpointStore, RunState
-from assay.loop.evaluate import evaluate
+from assay.loop.evaluate import Evaluation, evaluate
 from assay.loop.folder import RunFolder, find_run, new_run
 from assay.loop.recorder import Recorder
 from assay.loop.run import Describe, Run
@@ -50,8 +50,6 @@ class Parts:
     policy: Policy
     weights: Weights
     tokenizer: Any
-    prompts: PromptSet
-    held_out: PromptSet | None
 
 
 @dataclass(frozen=True)
@@ -80,46 +78,49 @@ async def assemble(
 
     Leaves nothing behind: worker processes and engine are closed on the way out, also by an error.
     """
-    resolved = recipe if isinstance(recipe, Resolved) else None
-    settings = resolved.recipe if resolved is not None else recipe
-    assert isinstance(settings, Recipe)
-    if resolved is None:
-        check_recipe(settings)
-    device = pick_device(settings.model.device)
-    settings = with_precision(settings, device.type)
-    stem = resolved.path.stem if resolved is not None and resolved.path is not None else "run"
-    folder = _folder(settings, stem, resume)
+    resolved = checked(recipe)
+    settings = with_precision(resolved.recipe, pick_device(resolved.recipe.model.device).type)
+    folder = _folder(settings, resolved.path.stem if resolved.path is not None else "run", resume)
     _prepare_torch(settings)
     async with AsyncExitStack() as stack:
+        stack.enter_context(folder.opened())
         place = resolve_model_path(settings.model.path)
         check_model(place, settings.model)
         tokenizer = load_tokenizer(place, settings.model)
         prompts, held_out = load_data(settings, tokenizer)
-        stack.callback(folder.create().remove_if_empty)
-        scorer = Scorer(settings.reward, settings.rollout.max_tokens)
-        stack.callback(scorer.close)
+        scorer = stack.enter_context(Scorer(settings.reward, settings.rollout.max_tokens))
         policy, engine = load_policy(settings, place, tokenizer)
         stack.push_async_callback(engine.close)
         store = CheckpointStore(folder.checkpoints, settings.checkpoint.keep_last, settings.checkpoint.keep_best)
-        state = _restore(settings, store, policy, resuming=bool(resume))
+        begun = store.load(policy.load) if resume else None
+        state = begun or RunState(kl=asdict(KlState(settings.objective.kl.coefficient)))
+        weights = Weights(
+            engine, prompts.prompts[0], _tolerance(settings), settings.rollout.temperature, version=state.version
+        )
+        await weights.start(policy)
         shown = console or make_console("auto", settings.track.samples_every, settings.reward.gold)
         stack.callback(shown.stop)
         phases = Phases(on_enter=shown.phase)
-        makings = Makings(settings, engine, scorer, prompts, policy, tokenizer, phases, shown)
-        source = make_source(makings)
+        source = make_source(Makings(settings, engine, scorer, prompts, policy, tokenizer, phases, shown))
         source.cursor, source.admissions = state.cursor, state.admissions
-        recorder = Recorder(folder, settings, shown, state.step)
-        recorder.roll_back(state.step)
-        save_resolved(settings, folder.path)
+        with store.disk("the run folder"):
+            save_resolved(settings, folder.path)  # from here on it can be resumed
+            recorder = Recorder(folder, settings, shown, state.step)
+        stack.callback(recorder.close)
         evaluator = _evaluator(settings, engine, scorer, held_out, shown)
         run = Run(settings, folder, store, recorder, phases, evaluator, policy, source, state, describe)
-        weights = Weights(engine, prompts.prompts[0], _tolerance(settings), settings.rollout.temperature)
-        weights.version = state.version
-        await weights.start(policy)
         shown.start(settings.run.steps, state.step, _info(settings, folder, prompts, held_out, state))
         for warning in _warnings(prompts, held_out):
             shown.message(warning, "warning")
-        yield Parts(run, source, policy, weights, tokenizer, prompts, held_out)
+        yield Parts(run, source, policy, weights, tokenizer)
+
+
+def checked(recipe: Recipe | Resolved) -> Resolved:
+    """The recipe as resolved; one built in Python is first held to the rules of a recipe file. Raises UserError."""
+    if isinstance(recipe, Resolved):
+        return recipe
+    check_recipe(recipe)
+    return Resolved(recipe, {})
 
 
 def load_data(recipe: Recipe, tokenizer: Any) -> tuple[PromptSet, PromptSet | None]:
@@ -168,16 +169,6 @@ def _prepare_torch(recipe: Recipe) -> None:
     torch.manual_seed(run.seed)
 
 
-def _restore(recipe: Recipe, store: CheckpointStore, policy: Policy, resuming: bool) -> RunState:
-    """The state to go on from: the newest whole checkpoint, else the beginning."""
-    found = store.latest() if resuming else None
-    if found is None:
-        return RunState(kl=asdict(KlState(recipe.objective.kl.coefficient)))
-    folder, state = found
-    policy.load(folder)
-    return state
-
-
 def sampled_groups(makings: Makings) -> GroupSource:
     """The source of reinforcement learning: the policy's own answers, judged."""
     recipe, policy = makings.recipe, makings.policy
@@ -207,19 +198,10 @@ def sampled_groups(makings: Makings) -> GroupSource:
 
 def _evaluator(
     recipe: Recipe, engine: Engine, scorer: Scorer, held_out: PromptSet | None, console: Console
-) -> Any:
+) -> Callable[[], Awaitable[Evaluation]] | None:
     if held_out is None:
         return None
-    return partial(
-        evaluate,
-        engine,
-        scorer,
-        held_out,
-        recipe.eval,
-        recipe.rollout.max_tokens,
-        recipe.run.seed,
-        partial(console.phase, "evaluate"),
-    )
+    return partial(evaluate, engine, scorer, held_out, recipe, partial(console.phase, "evaluate"))
 
 
 def _tolerance(recipe: Recipe) -> float:

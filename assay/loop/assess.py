@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from assay.data.demo_model import resolve_model_path
 from assay.data.prompts import load_prompts
 from assay.hardware import with_precision
 from assay.loop.evaluate import evaluate
-from assay.loop.run import estimates_of
+from assay.loop.summary import estimates_of
 from assay.policy.model import check_model, load_model, load_tokenizer, pick_device
 from assay.recipe.load import Resolved
 from assay.recipe.schema import DataRecipe, ModelRecipe, Recipe
@@ -36,38 +37,22 @@ async def _assess(recipe: Recipe, console: Console) -> dict[str, dict[str, float
     with Scorer(recipe.reward, recipe.rollout.max_tokens) as scorer:
         engine = _engine(recipe, place, tokenizer)
         try:
-            found = await evaluate(
-                engine,
-                scorer,
-                held_out,
-                recipe.eval,
-                recipe.rollout.max_tokens,
-                recipe.run.seed,
-                lambda done, of: console.phase("evaluate", done, of),
-            )
+            found = await evaluate(engine, scorer, held_out, recipe, partial(console.phase, "evaluate"))
         finally:
             await engine.close()
             console.stop()
     return estimates_of(found.metrics())
 
 
-def ask(
-    model: str, question: str, *, n: int, max_tokens: int, temperature: float, seed: int
-) -> list[Rollout]:
+def ask(model: str, question: str, *, n: int, max_tokens: int, temperature: float, seed: int) -> list[Rollout]:
     """Sample ``n`` answers to a question; ``temperature`` 0 is greedy.
 
     ``model`` is a folder, a hub name, ``demo``, or a run folder, whose trained model is meant.
     """
-    path = str(Path(model) / "model") if (Path(model) / "model" / "config.json").exists() else model
-    return asyncio.run(
-        _ask(
-            path,
-            question,
-            n,
-            Sampling(temperature=temperature or 1.0, max_tokens=max_tokens, greedy=temperature == 0),
-            seed,
-        )
-    )
+    trained = Path(model) / "model"
+    path = str(trained) if trained.is_dir() and not (Path(model) / "config.json").exists() else model
+    sampling = Sampling(temperature=temperature or 1.0, max_tokens=max_tokens, greedy=temperature == 0)
+    return asyncio.run(_ask(path, question, n, sampling, seed))
 
 
 async def _ask(path: str, question: str, n: int, sampling: Sampling, seed: int) -> list[Rollout]:

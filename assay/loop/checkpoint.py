@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from assay.errors import AssayError, UserError
 from assay.loop.folder import write_json
+
+STATE = "state.json"
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,6 @@ class RunState:
     """The KL controller."""
     bad_steps: int = 0
     """Steps in a row without an update because loss or gradient were not finite."""
-    best: float | None = None
-    """Best held-out accuracy so far."""
-    best_step: int | None = None
-    """The step that had it."""
     totals: dict[str, float] = field(default_factory=dict)
     """Seconds per phase and tokens since the start, over all resumptions."""
 
@@ -41,8 +40,8 @@ class RunState:
 class CheckpointStore:
     """The ``checkpoints`` folder of a run.
 
-    A checkpoint is written as ``.step-N.partial``, flushed, and renamed to ``step-N``; a folder without its
-    ``state.json`` (written last) is never loaded, and leftovers of a killed writer are removed.
+    A checkpoint is written as ``.step-N.partial``, flushed, and renamed to ``step-N``; it is removed by renaming it
+    back first. So a ``step-N`` is whole, whenever the process is killed, and leftovers go with the next checkpoint.
     """
 
     def __init__(self, path: Path, keep_last: int, keep_best: bool) -> None:
@@ -50,68 +49,101 @@ class CheckpointStore:
         self.keep_last = keep_last
         self.keep_best = keep_best
 
-    def save(self, state: RunState, write_tensors: Callable[[Path], None]) -> Path:
-        """Write a checkpoint of ``state``; ``write_tensors(folder)`` puts model and optimizer beside it."""
-        final = self.path / f"step-{state.step:06d}"
-        if (final / "state.json").exists():
-            return final
-        aside = self.path / f".step-{state.step:06d}.partial"
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        try:
-            write_tensors(aside)
-            write_json(aside / "state.json", asdict(state))
-            for file in aside.rglob("*"):
-                _sync(file)
-            os.replace(aside, final)
-            _sync(self.path)
-        except OSError as error:
-            shutil.rmtree(aside, ignore_errors=True)
-            raise AssayError(
-                f"checkpoint of step {state.step} could not be written to {self.path}: {error.strerror or error}; "
-                f"the last whole one is {self.latest_name() or 'none'}"
-            ) from error
-        self._prune(state)
+    def save(self, state: RunState, write_tensors: Callable[[Path], None], best_step: int | None = None) -> Path:
+        """Write a checkpoint of ``state`` and drop those that need not be kept any more.
+
+        ``write_tensors(folder)`` puts model and optimizer beside the state. A checkpoint of this step that is there
+        already is left as it is. Raises AssayError when the disk refuses; what was there before is then untouched.
+        """
+        final, aside = self._place(state.step), self._aside(state.step)
+        if state.step not in self.steps():
+            with self.disk(f"the checkpoint of step {state.step}"):
+                try:
+                    _write(aside, state, write_tensors)
+                    os.replace(aside, final)
+                    _sync(self.path)
+                except BaseException:
+                    shutil.rmtree(aside, ignore_errors=True)
+                    raise
+        self._prune(best_step)
         return final
 
     def steps(self) -> list[int]:
         """Steps of the whole checkpoints, oldest first."""
-        return sorted(int(p.parent.name[5:]) for p in self.path.glob("step-*/state.json"))
+        return sorted(int(p.parent.name[5:]) for p in self.path.glob(f"step-*/{STATE}"))
 
-    def latest(self) -> tuple[Path, RunState] | None:
-        """The newest whole checkpoint and its state, or ``None``."""
+    def newest(self) -> str:
+        """The newest whole checkpoint in words, for whoever must go on from it."""
+        steps = self.steps()
+        return self._place(steps[-1]).name if steps else "none"
+
+    def load(self, read_tensors: Callable[[Path], None]) -> RunState | None:
+        """The state of the newest whole checkpoint, after ``read_tensors(folder)``; ``None`` without a checkpoint.
+
+        Raises UserError when it cannot be read.
+        """
         steps = self.steps()
         if not steps:
             return None
-        folder = self.path / f"step-{steps[-1]:06d}"
+        folder = self._place(steps[-1])
         try:
-            return folder, RunState(**json.loads((folder / "state.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
+            state = RunState(**json.loads((folder / STATE).read_text(encoding="utf-8")))
+            read_tensors(folder)
+        except UserError:
+            raise
+        except Exception as error:  # a damaged file makes its reader raise anything
             raise UserError(
-                f"checkpoint {folder} cannot be read ({error}); delete that folder to resume from an older one"
+                f"checkpoint {folder} cannot be read ({type(error).__name__}: {str(error).splitlines()[0]}): "
+                f"delete that folder to go on from {self._place(steps[-2]).name if steps[1:] else 'the beginning'}"
+            ) from error
+        return state
+
+    @contextmanager
+    def disk(self, what: str) -> Iterator[None]:
+        """Turn a write that fails, as on a full disk, into an AssayError that says what is whole and what to do."""
+        try:
+            yield
+        except OSError as error:
+            free = shutil.disk_usage(_existing(self.path)).free / 2**20
+            raise AssayError(
+                f"{what} could not be written: {error.strerror or error} ({free:,.0f} MB are free in "
+                f"{self.path.parent}); make room and go on with --resume; the newest whole checkpoint: {self.newest()}"
             ) from error
 
-    def latest_name(self) -> str | None:
-        """Folder name of the newest whole checkpoint."""
+    def _prune(self, best_step: int | None) -> None:
         steps = self.steps()
-        return f"step-{steps[-1]:06d}" if steps else None
-
-    def _prune(self, state: RunState) -> None:
-        steps = self.steps()
-        keep = set(steps[-self.keep_last :])
-        if self.keep_best and state.best_step is not None:
-            keep.add(state.best_step)
+        keep = {*steps[-self.keep_last :], best_step if self.keep_best else None}
         for step in steps:
             if step not in keep:
-                shutil.rmtree(self.path / f"step-{step:06d}", ignore_errors=True)
+                shutil.rmtree(self._aside(step), ignore_errors=True)
+                os.replace(self._place(step), self._aside(step))
         for leftover in self.path.glob(".step-*.partial"):
             shutil.rmtree(leftover, ignore_errors=True)
 
+    def _place(self, step: int) -> Path:
+        return self.path / f"step-{step:06d}"
+
+    def _aside(self, step: int) -> Path:
+        return self.path / f".step-{step:06d}.partial"
+
+
+def _write(folder: Path, state: RunState, write_tensors: Callable[[Path], None]) -> None:
+    """Fill a new folder and have the operating system put all of it on the disk."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_tensors(folder)
+    write_json(folder / STATE, asdict(state))
+    for path in (*folder.rglob("*"), folder):
+        _sync(path)
+
 
 def _sync(path: Path) -> None:
-    """Have the operating system put a file or folder on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _existing(path: Path) -> Path:
+    return next(p for p in (path, *path.parents) if p.exists())

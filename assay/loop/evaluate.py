@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from assay.data.prompts import PromptSet
-from assay.loop.source import Order, collect, stream_seed
+from assay.loop.collect import Order, Progress, collect, refuse_broken_verifiers, unheard
+from assay.loop.source import stream_seed
 from assay.loop.statistics import Estimate, bootstrap, majority, pass_at_k, wilson
-from assay.recipe.schema import EvalRecipe
+from assay.recipe.schema import Recipe
 from assay.records import Group, is_right
 from assay.reward.scorer import Scorer
-from assay.rollout.engine import Engine
-from assay.rollout.sampling import Sampling
+from assay.rollout.engine import Engine, sampling_of
 from assay.track.phases import Phases
 
 EVAL_ADMISSIONS = 1 << 40
@@ -27,77 +27,71 @@ class Evaluation:
     """By name: ``greedy``, ``mean_at_8``, ``pass_at_4``, ``majority_at_8``."""
     groups: tuple[Group, ...]
     """Per prompt: the greedy answer (index 0), then the sampled ones."""
-    invalid: int
-    """Answers without a verdict; they are in no estimate."""
+
+    @property
+    def invalid(self) -> int:
+        """Answers without a verdict; they are in no estimate."""
+        return sum(not v.valid for g in self.groups for v in g.verdicts)
 
     def metrics(self) -> dict[str, float]:
         """Flat numbers for the metrics log."""
-        flat = {"eval/prompts": float(len(self.groups))}
+        flat: dict[str, float] = {"eval/prompts": len(self.groups)}
+        if self.invalid:
+            flat["eval/invalid"] = self.invalid
         for name, e in self.estimates.items():
             flat |= {f"eval/{name}": e.value, f"eval/{name}_low": e.low, f"eval/{name}_high": e.high}
         return flat
 
 
 async def evaluate(
-    engine: Engine,
-    scorer: Scorer,
-    prompts: PromptSet,
-    recipe: EvalRecipe,
-    max_tokens: int,
-    seed: int,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    engine: Engine, scorer: Scorer, prompts: PromptSet, recipe: Recipe, progress: Progress = unheard
 ) -> Evaluation:
-    """Answer every held-out prompt greedily and ``recipe.samples`` times by sampling, and judge the answers.
+    """Answer every held-out prompt greedily and ``eval.samples`` times by sampling, and judge the answers.
 
-    The sampling seeds do not depend on the step, so two evaluations differ by the weights alone.
+    The sampling seeds do not depend on the step, so two evaluations differ by the weights alone. Raises AssayError when
+    more than ``reward.max_invalid`` of the verdicts are invalid.
     """
-    chosen = prompts.prompts[: recipe.limit]
-    greedy = Sampling(max_tokens=max_tokens, greedy=True)
-    sampled = Sampling(max_tokens=max_tokens, temperature=recipe.temperature)
-    rounds = [(greedy, 1, 0), (sampled, recipe.samples, 1)] if recipe.samples else [(greedy, 1, 0)]
-    total = len(chosen) * (1 + recipe.samples)
-    groups = [Group(p, (), ()) for p in chosen]
-    for sampling, n, first in rounds:
+    chosen, samples = prompts.prompts[: recipe.eval.limit], recipe.eval.samples
+    sampled = replace(sampling_of(recipe.rollout), temperature=recipe.eval.temperature)
+    rounds = [(sampling_of(recipe.rollout, greedy=True), 1, 0), (sampled, samples, 1)]
+    seed, total = stream_seed(recipe.run.seed, "eval"), len(chosen) * (1 + samples)
+    groups = [Group(p, (), (), i) for i, p in enumerate(chosen)]
+    for sampling, n, first in rounds[: 1 + (samples > 0)]:
         orders = [Order(EVAL_ADMISSIONS + i, p, n, first_index=first) for i, p in enumerate(chosen)]
-        before = 0 if first == 0 else len(chosen)
-        answers = await collect(
-            engine,
-            scorer,
-            orders,
-            sampling,
-            stream_seed(seed, "eval"),
-            Phases(),
-            lambda d, _, b=before: progress(b + d, total),
-        )
-        for i, order in enumerate(orders):
-            rollouts, verdicts = answers[order.admission]
-            groups[i] = replace(
-                groups[i],
-                rollouts=groups[i].rollouts + tuple(rollouts),
-                verdicts=groups[i].verdicts + tuple(verdicts),
-            )
-    return Evaluation(
-        estimates=_estimates(groups, recipe.samples),
-        groups=tuple(groups),
-        invalid=sum(not v.valid for g in groups for v in g.verdicts),
-    )
+        before = first * len(chosen)
+
+        def follow(done: int, _: int, before: int = before) -> None:
+            progress(before + done, total)
+
+        answers = await collect(engine, scorer, orders, sampling, seed, Phases(), follow)
+        groups = [
+            replace(g, rollouts=(*g.rollouts, *rollouts), verdicts=(*g.verdicts, *verdicts))
+            for g, (rollouts, verdicts) in zip(groups, answers.values(), strict=True)
+        ]
+        refuse_broken_verifiers(groups, recipe.reward.max_invalid)
+    return Evaluation(estimates_over(groups, samples), tuple(groups))
 
 
-def _estimates(groups: Sequence[Group], samples: int) -> dict[str, Estimate]:
+def estimates_over(groups: Sequence[Group], samples: int) -> dict[str, Estimate]:
+    """Estimates by name over groups of one greedy and ``samples`` sampled answers.
+
+    Invalid verdicts are left out of greedy accuracy and mean@n; pass@k and majority@k need all of a prompt's samples,
+    and are over the prompts that have them. Without a verifier that says what the answer was nobody can vote.
+    """
     first = [g.verdicts[0] for g in groups if g.verdicts[0].valid]
     estimates = {"greedy": wilson(sum(is_right(v) for v in first), len(first))}
     rows = [[v for v in g.verdicts[1:] if v.valid] for g in groups]
     rows = [row for row in rows if row]
-    if samples == 0 or not rows:
+    if not rows:
         return estimates
-    means = [sum(is_right(v) for v in row) / len(row) for row in rows]
-    estimates[f"mean_at_{samples}"] = bootstrap(means)
+    estimates[f"mean_at_{samples}"] = bootstrap([sum(map(is_right, row)) / len(row) for row in rows])
     full = [row for row in rows if len(row) == samples]
     for k in _powers_of_two(samples):
-        passed = [pass_at_k(samples, sum(is_right(v) for v in row), k) for row in full]
+        passed = [pass_at_k(samples, sum(map(is_right, row)), k) for row in full]
         estimates[f"pass_at_{k}"] = bootstrap(passed)
-    votes = [majority([v.answer for v in row], [is_right(v) for v in row]) for row in full]
-    estimates[f"majority_at_{samples}"] = bootstrap(votes)
+    if any(v.answer is not None for row in full for v in row):  # a user's function extracts none
+        votes = [majority([v.answer for v in row], [is_right(v) for v in row]) for row in full]
+        estimates[f"majority_at_{samples}"] = bootstrap(votes)
     return estimates
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +40,7 @@ class RunFolder:
 
     @property
     def rollouts(self) -> Path:
-        """One parquet file per step."""
+        """One parquet file per step and per evaluation."""
         return self.path / "rollouts"
 
     @property
@@ -55,12 +59,35 @@ class RunFolder:
         return self.path / "summary.json"
 
     @property
-    def report(self) -> Path:
-        """The page to look at."""
-        return self.path / "report.html"
+    def failed_batch(self) -> Path:
+        """The groups of the step that stopped the run for want of finite numbers."""
+        return self.path / "failed-batch.json"
 
-    def create(self) -> RunFolder:
-        """Make the folder. Raises UserError when it cannot be written."""
+    @property
+    def used(self) -> bool:
+        """Does it hold a step, an evaluation or a checkpoint?"""
+        logged = any(log.exists() and log.stat().st_size for log in (self.metrics, self.evals))
+        return logged or self.checkpoints.exists()
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Make the folder for the length of a run; one that fails before it recorded anything leaves none behind.
+
+        A folder that was there before is never removed. Raises UserError when it cannot be written.
+        """
+        missing = [p for p in (self.path, *self.path.parents) if not os.path.exists(p)]
+        try:
+            self._make()
+            yield
+        except BaseException:
+            if self.path in missing and not self.used:
+                shutil.rmtree(self.path, ignore_errors=True)
+                with suppress(OSError):
+                    for parent in missing[1:]:
+                        parent.rmdir()
+            raise
+
+    def _make(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / ".writable"
@@ -70,12 +97,6 @@ class RunFolder:
             raise UserError(
                 f"run.folder: cannot write to {self.path} ({error.strerror}); choose another with run.folder=PATH"
             ) from error
-        return self
-
-    def remove_if_empty(self) -> None:
-        """Take the folder away again where nothing came to lie in it: a run that could not begin leaves no litter."""
-        with suppress(OSError):
-            self.path.rmdir()
 
 
 def new_run(parent: str, name: str | None, stem: str) -> RunFolder:
@@ -86,19 +107,25 @@ def new_run(parent: str, name: str | None, stem: str) -> RunFolder:
     if name is None:
         base = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
         candidates = [base, *(f"{base}-{i}" for i in range(2, 100))]
-        name = next(c for c in candidates if not (Path(parent) / c).exists())
+        name = next(c for c in candidates if not os.path.exists(Path(parent) / c))
     folder = RunFolder(Path(parent) / name)
-    if folder.metrics.exists() or folder.checkpoints.exists():
-        raise UserError(f"run {folder.path} exists already: continue it with --resume, or choose another run.name")
+    if any(os.path.exists(p) for p in (folder.recipe, folder.metrics, folder.checkpoints)):
+        raise UserError(f"run.name: {folder.path} exists already: continue it with --resume, or choose another name")
     return folder
 
 
 def find_run(parent: str, name: str | None, stem: str) -> RunFolder:
-    """The run to resume: the named one, else the newest of this recipe. Raises UserError when there is none."""
+    """The run to resume: the named one, else the one of this recipe that began last.
+
+    Raises UserError when there is none.
+    """
     if name is not None:
         candidates = [Path(parent) / name]
     else:
-        candidates = sorted(Path(parent).glob(f"{stem}-2*"), key=lambda p: p.stat().st_mtime, reverse=True)
+        dated = re.compile(rf"{re.escape(stem)}-(\d{{8}}-\d{{6}})(?:-(\d+))?")
+        matches = [(m, p) for p in Path(parent).glob("*") if (m := dated.fullmatch(p.name))]
+        matches.sort(key=lambda found: (found[0][1], int(found[0][2] or 1)), reverse=True)
+        candidates = [path for _, path in matches]
     for path in candidates:
         if (path / "recipe.yaml").exists():
             return RunFolder(path)
@@ -106,6 +133,10 @@ def find_run(parent: str, name: str | None, stem: str) -> RunFolder:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that readers see the old file or the new one, never a half."""
-    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    write_aside(path, lambda aside: aside.write_text(text, encoding="utf-8"))
+    """Write JSON so that readers see the old file or the new one, never a half; what is not JSON becomes text."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
+
+    def write(aside: Path) -> None:
+        aside.write_text(text, encoding="utf-8")
+
+    write_aside(path, write)

@@ -18,24 +18,24 @@ _NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*")
 
 
 def harvest_metrics(harvest: Harvest) -> dict[str, float]:
-    """Rewards, verdicts, group make-up and lengths of a step.
+    """Rewards, verdicts, group make-up and lengths of a step, over everything generated.
 
-    Shares of group kinds are over everything generated, what dynamic sampling set aside included: that is what says how
-    hard the task is. Rewards and lengths are over the groups trained on.
+    What dynamic sampling set aside is included: only then do they say how good the policy is. (The groups that it keeps
+    are mixed ones, whose mean reward stays near the middle however much is learned.) A number that nothing was measured
+    for is left out.
     """
-    generated = [*harvest.groups, *harvest.unused]
-    pairs = [(r, v) for g in harvest.groups for r, v in zip(g.rollouts, g.verdicts, strict=True)]
+    pairs = [(r, v) for g in harvest.generated for r, v in zip(g.rollouts, g.verdicts, strict=True)]
     return (
-        _group_metrics(generated, harvest)
+        _group_metrics(harvest)
         | _reward_metrics([v for _, v in pairs])
-        | _rollout_metrics(harvest.groups, pairs)
+        | _rollout_metrics(harvest.generated, pairs)
         | {"rollout/retried": harvest.retried}
     )
 
 
-def _group_metrics(generated: Sequence[Group], harvest: Harvest) -> dict[str, float]:
-    kinds = Counter(g.kind for g in generated)
-    total = max(1, len(generated))
+def _group_metrics(harvest: Harvest) -> dict[str, float]:
+    kinds = Counter(g.kind for g in harvest.generated)
+    total = max(1, len(harvest.generated))
     return {
         **{f"group/{kind}": kinds[kind] / total for kind in ("all_fail", "mixed", "all_pass", "no_signal")},
         "group/count": len(harvest.groups),
@@ -45,6 +45,8 @@ def _group_metrics(generated: Sequence[Group], harvest: Harvest) -> dict[str, fl
 
 
 def _reward_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    if not verdicts:
+        return {}
     valid = [v for v in verdicts if v.reward is not None]
     found: dict[str, float] = {f"verdict/{o}": n for o, n in Counter(v.outcome for v in verdicts).items()}
     found["reward/valid_share"] = share([v.valid for v in verdicts])
@@ -91,7 +93,7 @@ def _correctness(verdict: Verdict) -> float:
 
 def generated_tokens(harvest: Harvest) -> int:
     """Tokens of every completion of the step, also of those that were not used."""
-    return sum(len(r) for g in (*harvest.groups, *harvest.unused) for r in g.rollouts)
+    return sum(len(r) for g in harvest.generated for r in g.rollouts)
 
 
 def speed_metrics(times: Mapping[str, float], generated: int, forwarded: float) -> dict[str, float]:

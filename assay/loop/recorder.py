@@ -3,66 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from assay.loop.evaluate import Evaluation
 from assay.loop.folder import RunFolder
+from assay.loop.source import Harvest
 from assay.recipe.schema import Recipe
-from assay.records import Group
 from assay.track.console import Console
 from assay.track.metrics import MetricsLog
 from assay.track.rollouts import RolloutLog
-from assay.track.trackers import TRACKERS, TrackedRun, Tracker
+from assay.track.trackers import TrackedRun, Trackers
 
 
 class Recorder:
-    """metrics.jsonl, evals.jsonl, rollouts/, the console and the trackers."""
+    """metrics.jsonl, evals.jsonl, rollouts/, the console and the trackers, for a run that goes on after ``start_step``.
 
-    def __init__(self, folder: RunFolder, recipe: Recipe, console: Console, start_step: int = 0) -> None:
+    Whatever was recorded later than that is forgotten: the run writes it again. Raises UserError when the folder cannot
+    be written or a tracker is not installed, and OSError when the disk is full, as its methods do.
+    """
+
+    def __init__(self, folder: RunFolder, recipe: Recipe, console: Console, start_step: int) -> None:
         self.console = console
-        self.metrics = MetricsLog(folder.metrics)
-        self.evals = MetricsLog(folder.evals)
-        self.rollouts = RolloutLog(folder.rollouts, recipe.reward.gold) if recipe.track.rollouts else None
-        tracked = TrackedRun(
-            folder.path, recipe.track.project, folder.path.name, recipe.model_dump(mode="json"), start_step
-        )
-        self.trackers: list[Tracker] = [TRACKERS[name](tracked) for name in recipe.track.trackers]
-
-    def roll_back(self, step: int) -> None:
-        """Forget everything later than ``step``: a resumed run writes it again."""
-        self.metrics.truncate_after(step)
-        self.evals.truncate_after(step)
-        if self.rollouts is not None:
-            self.rollouts.truncate_after(step)
+        self._metrics = MetricsLog(folder.metrics)
+        self._evals = MetricsLog(folder.evals)
+        self._rollouts = RolloutLog(folder.rollouts, recipe.reward.gold) if recipe.track.rollouts else None
+        for log in (self._metrics, self._evals, self._rollouts):
+            if log is not None:
+                log.truncate_after(start_step)
+        settings = recipe.model_dump(mode="json")
+        run = TrackedRun(folder.path, recipe.track.project, folder.path.name, settings, start_step)
+        self._trackers = Trackers(recipe.track.trackers, run, partial(console.message, style="warning"))
 
     def step(
         self,
         step: int,
         metrics: Mapping[str, float],
-        groups: Sequence[Group],
+        harvest: Harvest,
         advantages: Sequence[Sequence[float]],
     ) -> None:
         """Record a training step. The metrics come last: a step without its line was not recorded."""
-        if self.rollouts is not None:
-            self.rollouts.write(step, groups, advantages)
-        self.metrics.append(step, metrics)
-        for tracker in self.trackers:
-            tracker.log(step, metrics)
-        self.console.step(step, metrics, groups)
+        if self._rollouts is not None:
+            if harvest.unused:
+                self._rollouts.write(step, harvest.unused, phase="unused")
+            self._rollouts.write(step, harvest.groups, advantages)
+        self._metrics.append(step, metrics)
+        self._trackers.log(step, metrics)
+        self.console.step(step, metrics, harvest.generated)
 
     def evaluation(self, step: int, evaluation: Evaluation) -> None:
         """Record a held-out evaluation after ``step``."""
         metrics = evaluation.metrics()
-        if self.rollouts is not None:
-            self.rollouts.write(step, evaluation.groups, phase="eval")
-        self.evals.append(step, metrics)
-        for tracker in self.trackers:
-            tracker.log(step, metrics)
+        if self._rollouts is not None:
+            self._rollouts.write(step, evaluation.groups, phase="eval")
+        self._evals.append(step, metrics)
+        self._trackers.log(step, metrics)
         self.console.evaluation(step, metrics)
 
-    def close(self, summary: Mapping[str, object] | None = None) -> None:
-        """Hand the trackers the summary and close them."""
-        for tracker in self.trackers:
-            if summary is not None:
-                tracker.summary(summary)
-            tracker.close()
+    def evaluations(self) -> dict[int, dict[str, float]]:
+        """The metrics of every evaluation so far, by step."""
+        return {int(row["step"]): row for row in self._evals.read()}
+
+    def summary(self, summary: Mapping[str, object]) -> None:
+        """Hand the trackers the results."""
+        self._trackers.summary(summary)
+
+    def close(self) -> None:
+        """Close the trackers and give the terminal back."""
+        self._trackers.close()
         self.console.stop()

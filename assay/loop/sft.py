@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,7 +18,7 @@ from assay.data.conventions import column_at
 from assay.data.prompts import PromptSet
 from assay.data.sampler import PromptSampler
 from assay.errors import UserError
-from assay.loop.assembly import Makings
+from assay.loop.assembly import Makings, checked
 from assay.loop.source import Harvest
 from assay.loop.trainer import Outcome, run_loop
 from assay.policy.policy import Update
@@ -27,12 +27,22 @@ from assay.recipe.schema import CorrectionRecipe, KlRecipe, Recipe
 from assay.records import Group, Prompt, Rollout, Segment, Verdict
 from assay.track.console import Console
 
-KEPT = ("update/grad_norm", "update/learning_rate", "update/optimizer_steps", "update/skipped_steps")
+KEPT = (
+    "update/grad_norm",
+    "update/learning_rate",
+    "update/optimizer_steps",
+    "update/skipped_steps",
+    "update/tokens_forwarded",
+)
+"""Metrics of the update that mean the same as in reinforcement learning."""
 
 
 @dataclass
 class CompletionSource:
-    """Given completions as groups of one, in the seeded order of the data."""
+    """Given completions as groups of one, in the seeded order of the data.
+
+    Making one raises UserError when a row has no text to imitate, with its file and row.
+    """
 
     prompts: PromptSet
     sampler: PromptSampler
@@ -42,25 +52,34 @@ class CompletionSource:
     cursor: int = 0
     admissions: int = 0
 
+    def __post_init__(self) -> None:
+        for prompt in self.prompts.prompts:
+            _completion(prompt, self.column)
+
     async def next_groups(self) -> Harvest:
-        """The next ``per_step`` completions. Raises UserError for a row without one."""
+        """The next ``per_step`` completions."""
         indices, self.cursor = self.sampler.take(self.cursor, self.per_step)
         first, self.admissions = self.admissions, self.admissions + self.per_step
         return Harvest(tuple(self._group(self.prompts.prompts[k], first + i) for i, k in enumerate(indices)))
 
     def _group(self, prompt: Prompt, admission: int) -> Group:
-        text = column_at(prompt.columns, self.column)
-        if not isinstance(text, str) or not text:
-            raise UserError(
-                f"{prompt.source}: no text to imitate in column {self.column!r}: add it, or name another with "
-                "data.completion"
-            )
+        """One rollout of reward 1, that nobody sampled: it has no log-probs and is of no version."""
+        text = _completion(prompt, self.column)
         ids = tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
-        ids += (self.tokenizer.eos_token_id,)
-        unsampled = (math.nan,) * len(ids)
-        segment = Segment("policy", ids, sampler_logprobs=unsampled, versions=(0,) * len(ids))
+        if self.tokenizer.eos_token_id is not None:
+            ids += (self.tokenizer.eos_token_id,)
+        segment = Segment("policy", ids, sampler_logprobs=(math.nan,) * len(ids), versions=(0,) * len(ids))
         rollout = Rollout(prompt.id, 0, (segment,), "stop", text)
         return Group(prompt, (rollout,), (Verdict(1.0, "scored", correct=1.0),), admission)
+
+
+def _completion(prompt: Prompt, column: str) -> str:
+    text = column_at(prompt.columns, column)
+    if isinstance(text, str) and text:
+        return text
+    raise UserError(
+        f"{prompt.source}: no text to imitate in column {column!r}: add it, or name another with data.completion"
+    )
 
 
 def train_on_completions(
@@ -71,10 +90,9 @@ def train_on_completions(
     The recipe's model, data, update, aggregation, evaluation and checkpoints hold; its sampling and rewards serve the
     evaluation alone.
     """
-    resolved = recipe if isinstance(recipe, Resolved) else None
-    settings = supervised(resolved.recipe if resolved is not None else recipe)  # pyright: ignore[reportArgumentType]
-    ready = settings if resolved is None else Resolved(settings, resolved.origins, resolved.path)
-    return asyncio.run(run_loop(ready, resume, console, completions, sft_metrics))
+    resolved = checked(recipe)
+    settings = replace(resolved, recipe=supervised(resolved.recipe))
+    return asyncio.run(run_loop(settings, resume, console, completions, sft_metrics))
 
 
 def supervised(recipe: Recipe) -> Recipe:
@@ -110,7 +128,6 @@ def completions(makings: Makings) -> CompletionSource:
 def sft_metrics(harvest: Harvest, update: Update) -> dict[str, float]:
     """What is worth saying of a supervised step: the likelihood of the completions, not rewards that are all 1."""
     found = {name: update.metrics[name] for name in KEPT if name in update.metrics}
-    found["update/tokens_forwarded"] = update.metrics["update/tokens_forwarded"]
     if "update/policy_loss" in update.metrics:
         found["sft/loss"] = update.metrics["update/policy_loss"]
     lengths = [len(r) for g in harvest.groups for r in g.rollouts]

@@ -37,13 +37,17 @@ def wilson(successes: float, n: int) -> Estimate:
 
 
 def bootstrap(values: Sequence[float], seed: int = 0, resamples: int = 2000) -> Estimate:
-    """The mean of per-prompt values with a percentile bootstrap interval over prompts (samples of a prompt are not
-    independent, so the prompt is what is drawn again)."""
+    """The mean of per-prompt values with a percentile bootstrap interval over prompts.
+
+    Samples of a prompt are not independent, so the prompt is what is drawn again. Where all values are equal the
+    interval has no width: then only their number says how much is known.
+    """
     x = np.asarray(values, dtype=np.float64)
     if x.size == 0:
         return Estimate(math.nan, math.nan, math.nan, 0)
-    draws = np.random.default_rng(seed).integers(0, x.size, size=(resamples, x.size))
-    low, high = np.quantile(x[draws].mean(axis=1), [0.025, 0.975])
+    rng = np.random.default_rng(seed)
+    means = [x[rng.integers(0, x.size, size=x.size)].mean() for _ in range(resamples)]
+    low, high = np.quantile(means, [0.025, 0.975])
     return Estimate(float(x.mean()), float(low), float(high), int(x.size))
 
 

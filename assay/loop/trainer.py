@@ -34,7 +34,8 @@ from pathlib import Path
 from typing import Any
 
 from assay.loop.assembly import Makings, Parts, assemble, sampled_groups
-from assay.loop.run import Describe, Interrupted, described
+from assay.loop.interrupt import Interrupted
+from assay.loop.run import Describe, described
 from assay.loop.source import Source
 from assay.policy.batch import pack
 from assay.policy.export import export, model_card
@@ -61,7 +62,7 @@ async def drive(parts: Parts) -> bool:
     """Train until all steps are done (True) or the user asks to stop (False)."""
     run, source, policy, weights = parts.run, parts.source, parts.policy, parts.weights
     try:
-        await run.begin()
+        await run.evaluate_if_due()
         while not run.finished:
             harvest = await run.unless_stopped(source.next_groups())
             with run.phases("update"):
@@ -72,7 +73,6 @@ async def drive(parts: Parts) -> bool:
             run.observe(harvest, update, published)
             await run.evaluate_and_checkpoint()
     except Interrupted:
-        run.checkpoint()
         return False
     return True
 
@@ -104,5 +104,4 @@ async def run_loop(
             lora = run.recipe.model.lora
             adapter_only = lora is not None and lora.export == "adapter"
             export(parts.policy.model, parts.tokenizer, run.folder.model, card, adapter_only)
-        run.recorder.close(summary)
         return Outcome(run.folder.path, finished, run.state.step, summary)

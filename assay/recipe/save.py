@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,9 @@ def save_recipe(recipe: Recipe, folder: str | Path) -> Path:
     text = OmegaConf.to_yaml(OmegaConf.create(escaped(recipe.model_dump(mode="json"))))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        aside = path.with_name(f".{path.name}.tmp")
+        aside.write_text(text, encoding="utf-8")
+        os.replace(aside, path)  # a run killed meanwhile keeps a recipe to resume with
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}; choose another run.folder") from None
     return path
@@ -67,9 +70,7 @@ def check_resume(old: Recipe, new: Recipe) -> None:
     """Raise UserError, a line for each key at fault, when a run of ``old`` cannot be resumed with ``new``."""
     fixed = [c for c in difference(old, new) if not may_change(c[0], old.run.deterministic)]
     if fixed:
-        lines = [
-            f"resume: {key} was {shown(before)} and is now {shown(after)}" for key, before, after in fixed
-        ]
+        lines = [f"resume: {key} was {shown(before)} and is now {shown(after)}" for key, before, after in fixed]
         mend = "resume with the recipe of the run, or start a new run"
         raise UserError("\n".join([*lines[:-1], f"{lines[-1]}: {mend}"]))
 
@@ -93,9 +94,7 @@ def _differences(old: Any, new: Any, at: str) -> Iterator[tuple[str, Any, Any]]:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for name in {**old, **new}:
             yield from _differences(old.get(name), new.get(name), join(at, str(name)))
-    elif (
-        isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and _all_mappings(old + new)
-    ):
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and _all_mappings(old + new):
         for i, (before, after) in enumerate(zip(old, new, strict=True)):
             yield from _differences(before, after, join(at, i))
     elif old != new:

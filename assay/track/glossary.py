@@ -287,6 +287,9 @@ GLOSSARY: tuple[Metric, ...] = (
     ),
     # eval
     Metric("eval/prompts", "count", "Held-out prompts asked."),
+    Metric(
+        "eval/invalid", "count", "Answers that the verifier failed on; they are in no estimate.", (-inf, 0.0)
+    ),
     Metric("eval/greedy", "share", "Held-out accuracy of the likeliest answer.", "rises"),
     Metric("eval/greedy_low", "share", "Lower end of its interval."),
     Metric("eval/greedy_high", "share", "Upper end of its interval."),
