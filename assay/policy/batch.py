@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from assay.errors import UserError
 from assay.objective.layout import Layout
-from assay.objective.objective import Step
-from assay.records import Group, Rollout
+from assay.objective.step import Step
 from assay.recipe.schema import RewardRecipe
+from assay.records import Group
 from assay.reward.scorer import part_names
 
 
@@ -55,7 +56,11 @@ def pack(groups: Sequence[Group], reward: RewardRecipe) -> Batch:
 
     Rewards and log-probs keep their place beside their rollout whatever happens later: every consumer indexes these
     arrays, nothing sorts them. Invalid verdicts have reward NaN, tokens that the policy did not sample log-prob NaN.
+    Raises UserError for a prompt without tokens: nothing would predict a response's first token.
     """
+    for group in groups:
+        if not group.prompt.token_ids:
+            raise UserError(f"{group.prompt.source or group.prompt.id}: the prompt has no tokens; remove the row")
     rollouts = [r for g in groups for r in g.rollouts]
     verdicts = [v for g in groups for v in g.verdicts]
     lengths = torch.tensor([len(r) for r in rollouts], dtype=torch.long)
@@ -80,14 +85,10 @@ def pack(groups: Sequence[Group], reward: RewardRecipe) -> Batch:
     return Batch(
         groups=tuple(groups),
         prompts=tuple(torch.tensor(g.prompt.token_ids, dtype=torch.long) for g in groups),
-        responses=tuple(_ids(r) for r in rollouts),
+        responses=tuple(torch.tensor(r.token_ids, dtype=torch.long) for r in rollouts),
         offsets=torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)]),
         step=step,
     )
-
-
-def _ids(rollout: Rollout) -> Tensor:
-    return torch.tensor(rollout.token_ids, dtype=torch.long)
 
 
 def _number(value: float | None) -> float:

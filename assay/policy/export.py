@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.errors import AssayError
+from assay.policy.model import quiet_weights
 
 
 def export(model: Any, tokenizer: Any, folder: Path, card: str, adapter_only: bool = False) -> Path:
@@ -18,20 +20,30 @@ def export(model: Any, tokenizer: Any, folder: Path, card: str, adapter_only: bo
     A peft model is merged into its base unless ``adapter_only``; the model in memory stays as it is. Any
     `from_pretrained` reads the result. Raises AssayError when the disk refuses.
     """
+    from safetensors import SafetensorError
+
     aside = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(aside, ignore_errors=True)
     try:
         aside.mkdir(parents=True)
-        merged = deepcopy(model).merge_and_unload() if hasattr(model, "merge_and_unload") and not adapter_only else model
-        merged.save_pretrained(aside)
+        with quiet_weights():
+            _whole(model, adapter_only).save_pretrained(aside)
         tokenizer.save_pretrained(aside)
         (aside / "README.md").write_text(card, encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(aside, folder)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         shutil.rmtree(aside, ignore_errors=True)
-        raise AssayError(f"the model could not be written to {folder}: {error.strerror or error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise AssayError(f"the model could not be written to {folder}: {reason}") from error
     return folder
+
+
+def _whole(model: Any, adapter_only: bool) -> Any:
+    """What is to be written: the model itself, or a copy with its adapters merged."""
+    if adapter_only or not hasattr(model, "merge_and_unload"):
+        return model
+    return deepcopy(model).merge_and_unload()
 
 
 def model_card(base: str, recipe_yaml: str, results: Mapping[str, Any]) -> str:
@@ -39,9 +51,17 @@ def model_card(base: str, recipe_yaml: str, results: Mapping[str, Any]) -> str:
 
     ``results`` maps ``before`` and ``after`` to estimates by name, each with value, low, high and n.
     """
+    before, after = results.get("before") or {}, results.get("after") or {}
+    table = []
+    if after:
+        table = ["| held-out | before | after | prompts |", "| --- | --- | --- | --- |"]
+        table += [
+            f"| {name} | {_interval(before.get(name))} | {_interval(e)} | {e['n']} |" for name, e in after.items()
+        ]
+        table.append("")
     lines = [
         "---",
-        f"base_model: {base}",
+        f"base_model: {json.dumps(base)}",
         "library_name: transformers",
         "pipeline_tag: text-generation",
         "tags: [reinforcement-learning, grpo, assay]",
@@ -51,15 +71,15 @@ def model_card(base: str, recipe_yaml: str, results: Mapping[str, Any]) -> str:
         "",
         f"Reinforcement learning on verified rewards, from `{base}`.",
         "",
+        *table,
+        "## Recipe",
+        "",
+        "```yaml",
+        recipe_yaml.strip(),
+        "```",
+        "",
     ]
-    before, after = results.get("before") or {}, results.get("after") or {}
-    if after:
-        lines += ["| held-out | before | after | prompts |", "| --- | --- | --- | --- |"]
-        lines += [
-            f"| {name} | {_interval(before.get(name))} | {_interval(e)} | {e['n']} |" for name, e in after.items()
-        ]
-        lines.append("")
-    return "\n".join([*lines, "## Recipe", "", "```yaml", recipe_yaml.strip(), "```", ""])
+    return "\n".join(lines)
 
 
 def _interval(estimate: Mapping[str, float] | None) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,7 +12,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from assay.errors import UserError
-from assay.policy.packing import MicroBatch
+from assay.objective.layout import wide
+from assay.policy.packing import MicroBatch, Tree, assemble
+from assay.rollout.masks import LayerMasks
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -20,43 +23,54 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class Scorer:
     """Reads log-probs off a causal language model.
 
-    The trunk runs in ``compute_dtype`` (autocast where the weights are wider); the output head, the softmax and
-    everything after them run in float32.
+    The trunk runs in ``compute`` (autocast where the weights are wider); the output head, the softmax and everything
+    after them run in float32, or in float64 where the weights are.
     """
 
-    trunk: nn.Module
+    trunk: Callable[..., Any]
     """The model without its output head; (R, L) ids to (R, L, H) hidden states."""
     head: Callable[[Tensor], Tensor]
-    """Hidden states (n, H) to float32 logits (n, V)."""
-    windows: dict[str, int | None]
-    """Per layer type, how far back it sees; ``None``: everything."""
+    """Hidden states (n, H) to logits (n, V), float32 or wider."""
+    masks: LayerMasks
+    """What the layers attend to."""
     temperature: float
     chunk: int
     """Scored tokens whose logits exist at one time."""
-    autocast: torch.dtype | None
+    compute: torch.dtype
+    """Precision of the trunk's products."""
+    autocast: bool
+    """Are the weights wider than that?"""
     device: torch.device
     entropy_gradient: bool = False
     """Do the entropies carry a gradient? Only an entropy bonus wants it."""
 
     def logprobs(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Natural-log probabilities and entropies of the scored tokens, both (n,) float32.
+        """Natural-log probabilities and entropies of the scored tokens, both (n,).
 
         log p = (logits / temperature)[target] - logsumexp(logits / temperature); the entropy is of the same softmax.
         In the backward pass each chunk's logits are computed again, not kept.
         """
         micro = micro.to(self.device)
-        masks = {kind: micro.attention(window) for kind, window in self.windows.items()}
-        mask: Any = masks if len(masks) > 1 else next(iter(masks.values()))
-        with torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None):
+        with torch.autocast(self.device.type, dtype=self.compute, enabled=self.autocast):
             hidden = self.trunk(
-                input_ids=micro.input_ids, attention_mask=mask, position_ids=micro.positions, use_cache=False
+                input_ids=micro.input_ids,
+                attention_mask=self.masks.build(micro.positions, micro.positions, self.compute, micro.related()),
+                position_ids=micro.positions.clamp(min=0),
+                use_cache=False,
             ).last_hidden_state
         scored = hidden.flatten(0, 1)[micro.predicts]
-        parts = [
-            self._chunk(scored[i : i + self.chunk], micro.targets[i : i + self.chunk])
-            for i in range(0, len(scored), self.chunk)
-        ]
+        chunks = zip(scored.split(self.chunk), micro.targets.split(self.chunk), strict=True)
+        parts = [self._chunk(states, targets) for states, targets in chunks]
         return torch.cat([p for p, _ in parts]), torch.cat([e for _, e in parts])
+
+    @torch.no_grad()
+    def logprobs_of_all(self, micros: Sequence[MicroBatch], n_tokens: int) -> Tensor:
+        """Log-probs of the micro-batches' tokens as a flat array (n_tokens,) on the CPU; NaN at all others."""
+        parts = [self.logprobs(micro)[0].cpu() for micro in micros]
+        found = torch.full((n_tokens,), math.nan, dtype=parts[0].dtype if parts else torch.float32)
+        for micro, part in zip(micros, parts, strict=True):
+            found[micro.tokens] = part
+        return found
 
     def _chunk(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         if not torch.is_grad_enabled():
@@ -73,7 +87,7 @@ class Scorer:
 
 
 def make_scorer(
-    model: nn.Module,
+    model: Any,
     *,
     temperature: float,
     chunk: int,
@@ -85,20 +99,22 @@ def make_scorer(
 
     Raises UserError for an architecture whose trunk and head do not reproduce its own logits.
     """
-    inner: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft wraps
-    compute = DTYPES[compute_dtype]
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft wraps
+    trunk: Any = inner.base_model
     masters = next(inner.parameters()).dtype
+    autocast = masters == torch.float32 and DTYPES[compute_dtype] != masters
     scorer = Scorer(
-        trunk=inner.base_model,
+        trunk=trunk,
         head=_head(inner),
-        windows=layer_windows(inner.config),
+        masks=LayerMasks.of(inner.config.get_text_config()),
         temperature=temperature,
         chunk=chunk,
-        autocast=compute if compute != masters else None,
+        compute=DTYPES[compute_dtype] if autocast else masters,
+        autocast=autocast,
         device=device,
         entropy_gradient=entropy_gradient,
     )
-    _check(inner, scorer)
+    _check(inner, replace(scorer, compute=masters, autocast=False))
     return scorer
 
 
@@ -112,56 +128,36 @@ def _head(model: Any) -> Callable[[Tensor], Tensor]:
     def head(hidden: Tensor) -> Tensor:
         linear = model.get_output_embeddings()
         if type(linear) is nn.Linear:
-            bias = None if linear.bias is None else linear.bias.float()
-            logits = nn.functional.linear(hidden.float(), linear.weight.float(), bias)
+            bias = None if linear.bias is None else wide(linear.bias)
+            logits = nn.functional.linear(wide(hidden), wide(linear.weight), bias)
         else:  # wrapped by an adapter: let it do its own arithmetic
-            logits = linear(hidden.to(next(linear.parameters()).dtype)).float()
+            logits = wide(linear(hidden.to(next(linear.parameters()).dtype)))
         logits = logits * (scale / divisor)
         return logits if softcap is None else softcap * torch.tanh(logits / softcap)
 
     return head
 
 
-def layer_windows(config: Any) -> dict[str, int | None]:
-    """How far back each attention layer type of a model sees, by the type's name; ``None``: to the start."""
-    text = config.get_text_config()
-    window = getattr(text, "sliding_window", None)
-    kinds = set(getattr(text, "layer_types", None) or ())
-    if not kinds:
-        uses = window is not None and getattr(text, "use_sliding_window", True)
-        return {"full_attention": window if uses else None}
-    return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}
-
-
 @torch.no_grad()
 def _check(model: Any, scorer: Scorer) -> None:
     """Compare trunk + head under our masks with the model's own logits on two short sequences that share a prompt."""
     config = model.config.get_text_config()
-    ids = (torch.arange(9) * 7 + 3) % min(config.vocab_size, 1000)
-    branches = (ids[:5], ids[[0, 1, 2, 5, 6]])
-    length = 7
-    micro = MicroBatch(
-        input_ids=ids[:length][None],
-        positions=torch.tensor([[0, 1, 2, 3, 4, 3, 4]]),
-        tree=torch.zeros(1, length, dtype=torch.long),
-        branch=torch.tensor([[-1, -1, -1, 0, 0, 1, 1]]),
-        predicts=torch.tensor([2, 3, 2, 5]),
-        targets=ids[[3, 4, 5, 6]],
-        tokens=torch.arange(4),
-    )
+    ids = (torch.arange(7) * 7 + 3) % min(config.vocab_size, 1000)
+    prompt, responses = ids[:3], (ids[3:5], ids[5:7])
+    tree = Tree(0, prompt, responses, (torch.arange(2), torch.arange(2, 4)))
     try:
-        ours, _ = scorer.logprobs(micro)
-        with torch.autocast(scorer.device.type, dtype=scorer.autocast, enabled=scorer.autocast is not None):
-            theirs = [model(input_ids=b[None].to(scorer.device), use_cache=False).logits[0].float() for b in branches]
+        ours, _ = scorer.logprobs(assemble([[tree]]))
+        rows = [torch.cat([prompt, response])[None].to(scorer.device) for response in responses]
+        theirs = [wide(model(input_ids=row, use_cache=False).logits[0, 2:4]) for row in rows]
     except (TypeError, ValueError, RuntimeError, KeyError, AttributeError) as error:
+        reason = str(error).strip().split("\n")[0]
         raise UserError(
-            f"model: {type(model).__name__} cannot be trained with shared prompts ({type(error).__name__}: {error})"
+            f"model: {type(model).__name__} cannot be trained with shared prompts ({type(error).__name__}: {reason})"
         ) from error
-    logs = [torch.log_softmax(x / scorer.temperature, -1) for x in theirs]
-    wanted = torch.stack([logs[b][2 + i, branches[b][3 + i]] for b in (0, 1) for i in (0, 1)])
-    narrow = torch.bfloat16 in (scorer.autocast, next(model.parameters()).dtype)
+    logs = torch.log_softmax(torch.cat(theirs) / scorer.temperature, -1)
+    wanted = logs.gather(1, torch.cat(responses)[:, None].to(scorer.device)).squeeze(1)
     gap = (ours - wanted).abs().max().item()
-    if not gap <= (0.5 if narrow else 1e-3):
+    if not gap <= (1e-3 if scorer.compute.itemsize >= 4 else 0.5):
         raise UserError(
             f"model: log-probs of {type(model).__name__} under packed attention differ from its own by {gap:.3g}; "
             f"its architecture ({config.model_type}) is not supported for training"

@@ -1,12 +1,19 @@
-"""Loading a causal language model and its tokenizer, by folder or hub name, with or without adapters."""
+"""Loading a causal language model and its tokenizer, by folder or hub name, with or without adapters.
+
+A policy is never put into training mode: dropout would make the ratio between two passes of one policy measure noise.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from assay.errors import UserError
 from assay.policy.logprobs import DTYPES
@@ -23,7 +30,7 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"model.device: {name!r} is not usable here ({str(error).splitlines()[0]})") from error
+        raise UserError(f"model.device: {name!r} is not usable here ({_first_line(error)})") from error
     return device
 
 
@@ -35,37 +42,39 @@ def check_model(path: str, recipe: ModelRecipe) -> None:
     try:
         AutoConfig.from_pretrained(path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code)
     except (OSError, ValueError, ImportError, KeyError) as error:
-        why = "no such folder" if path.startswith(("/", ".", "~")) and not Path(path).exists() else first_line(error)
+        why = "no such folder" if path.startswith(("/", ".", "~")) and not Path(path).exists() else _first_line(error)
         raise UserError(f"model.path: {path!r} is not a model ({why}); {mend}") from error
 
 
 def load_model(path: str, recipe: ModelRecipe, device: torch.device, dtype: str | None = None) -> Any:
     """The causal LM at ``path`` in ``dtype`` (absent: ``recipe.dtype``), on ``device``, in evaluation mode.
 
-    Dropout is set to zero wherever the model has it: a ratio between two random thinnings of one policy measures
-    noise. Raises UserError when ``path`` is not a model.
+    Attention goes through torch's SDPA, or through plain products where the scores are soft-capped (Gemma 2), which
+    SDPA would leave out. Raises UserError when ``path`` is not a whole model.
     """
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            path,
-            revision=recipe.revision,
-            trust_remote_code=recipe.trust_remote_code,
-            dtype=DTYPES[dtype or recipe.dtype],
-            attn_implementation="sdpa",
-        )
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        raise UserError(f"model.path: {path!r} is not a model that can be loaded: {first_line(error)}") from error
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    for key in ("attention_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop"):
-        if getattr(model.config, key, 0):
-            setattr(model.config, key, 0.0)
-    for module in model.modules():
-        if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
+        with quiet_weights():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                path,
+                revision=recipe.revision,
+                trust_remote_code=recipe.trust_remote_code,
+                dtype=DTYPES[dtype or recipe.dtype],
+                attn_implementation="sdpa",
+                output_loading_info=True,
+            )
+    except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"model.path: {path!r} is not a model that can be loaded: {_first_line(error)}") from error
+    model, report = loaded
+    missing = sorted(report["missing_keys"])
+    if missing:
+        kind = type(model).__name__
+        raise UserError(f"model.path: {path!r} lacks {len(missing)} weights of a {kind}, such as {missing[0]}")
+    if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
+        model.set_attn_implementation("eager")
+    _make_savable(model.generation_config)
     return model.to(device).eval()
 
 
@@ -79,7 +88,7 @@ def load_tokenizer(path: str, recipe: ModelRecipe) -> Any:
             place, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code
         )
     except (OSError, ValueError, ImportError, KeyError) as error:
-        raise UserError(f"model.tokenizer: no tokenizer at {place!r}: {first_line(error)}") from error
+        raise UserError(f"model.tokenizer: no tokenizer at {place!r}: {_first_line(error)}") from error
     if recipe.chat_template is not None:
         try:
             tokenizer.chat_template = Path(recipe.chat_template).read_text(encoding="utf-8")
@@ -93,16 +102,62 @@ def add_lora(model: Any, lora: LoraRecipe, seed: int) -> Any:
     from peft import LoraConfig, get_peft_model
 
     targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
-    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
+    alpha: Any = lora.alpha  # any number does, whatever peft's annotation says
+    config = LoraConfig(r=lora.rank, lora_alpha=alpha, target_modules=targets, task_type="CAUSAL_LM")
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         try:
             return get_peft_model(model, config).eval()
         except ValueError as error:
-            raise UserError(f"model.lora.targets: {first_line(error)}") from error
+            raise UserError(f"model.lora.targets: {_first_line(error)}") from error
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of what an exception says; its type where it says nothing."""
+def checkpoint_layers(model: nn.Module) -> None:
+    """Have every decoder layer recompute its activations in the backward pass.
+
+    transformers' own switch works in training mode only, where dropout would come with it. Raises UserError for a model
+    without layers of transformers' kind.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    if not layers:
+        raise UserError(f"model.gradient_checkpointing: {type(model).__name__} has no layers that can be recomputed")
+    for layer in layers:
+        layer.forward = partial(_recomputed, layer.forward)
+
+
+def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+
+
+@contextmanager
+def quiet_weights() -> Iterator[None]:
+    """No progress bars while transformers reads or writes weights; those of downloads stay."""
+    from huggingface_hub.utils import enable_progress_bars
+    from transformers.utils import logging
+
+    if not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    enable_progress_bars()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()
+
+
+def _make_savable(generation: Any) -> None:
+    """Say that one samples, where a generation config has sampling settings but does not: it could not be saved."""
+    try:
+        generation.validate(strict=True)
+    except ValueError:
+        generation.do_sample = True
+
+
+def _first_line(error: BaseException) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,19 +14,17 @@ from assay.recipe.schema import UpdateRecipe
 
 def make_optimizer(parameters: Iterable[nn.Parameter], update: UpdateRecipe) -> torch.optim.AdamW:
     """AdamW (Loshchilov & Hutter 2019) over the trainable parameters; only matrices are decayed."""
-    trainable = [p for p in parameters if p.requires_grad]
-    matrices = [p for p in trainable if p.ndim >= 2]
-    vectors = [p for p in trainable if p.ndim < 2]
-    groups = [
-        {"params": matrices, "weight_decay": update.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
+    trained = [p for p in parameters if p.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": update.weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(
         [g for g in groups if g["params"]],
         lr=update.learning_rate,
         betas=(update.beta1, update.beta2),
         eps=update.adam_eps,
-        fused=trainable[0].device.type in ("cpu", "cuda"),
+        fused=True,
     )
 
 
@@ -53,6 +52,5 @@ def learning_rate_factor(update: UpdateRecipe, total: int) -> Callable[[int], fl
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -> Tensor:
-    """Global gradient norm before clipping (a 0-d tensor); scales the gradients down to ``max_norm`` if they exceed it."""
-    limit = math.inf if max_norm is None else max_norm
-    return torch.nn.utils.clip_grad_norm_([p for p in parameters if p.grad is not None], limit)
+    """Scale the gradients so that their global norm is at most ``max_norm``; returns the norm before, a 0-d tensor."""
+    return nn.utils.clip_grad_norm_(parameters, math.inf if max_norm is None else max_norm)

@@ -2,34 +2,67 @@
 
 A *tree* is a prompt followed by some of its responses; each response attends to the prompt and to itself, and its
 positions continue the prompt's, so a prompt is forwarded once for all of its responses and the gradients are exact.
-Trees are laid side by side into rows of equal length (first fit, longest first), rows into micro-batches under a token
-budget::
+Trees are laid side by side into rows, longest first, and rows into micro-batches under a token budget::
 
-    row 0   [ prompt 0 | resp 0 | resp 1 | resp 2 ]
-    row 1   [ prompt 1 | resp 3 ][ prompt 2 | resp 5 ] pad
+    row 0   [ prompt 0 | response 0 | response 1 | response 2 ]
+    row 1   [ prompt 1 | response 3 ][ prompt 2 | response 5 ] padding
 
 Attention crosses neither a bracket nor two responses of one bracket.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from assay.policy.batch import Batch
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A prompt and those of its responses that are forwarded together."""
+    """A prompt of P tokens and those of its responses that are forwarded together: T tokens in all."""
 
     group: int
-    sequences: tuple[int, ...]
-    length: int
-    """Prompt tokens plus response tokens."""
+    prompt: Tensor
+    """(P,) long, P at least 1."""
+    responses: tuple[Tensor, ...]
+    """Token ids of each, none empty."""
+    tokens: tuple[Tensor, ...]
+    """Where each response's tokens lie in the batch's flat arrays."""
+
+    @property
+    def length(self) -> int:
+        """T."""
+        return len(self.prompt) + sum(len(r) for r in self.responses)
+
+    def with_response(self, response: Tensor, tokens: Tensor) -> Tree:
+        """The tree with one response more."""
+        return replace(self, responses=(*self.responses, response), tokens=(*self.tokens, tokens))
+
+    def ids(self) -> Tensor:
+        """(T,) token ids."""
+        return torch.cat([self.prompt, *self.responses])
+
+    def positions(self) -> Tensor:
+        """(T,): every response's continue the prompt's."""
+        first = len(self.prompt)
+        return torch.cat([torch.arange(first), *(first + torch.arange(len(r)) for r in self.responses)])
+
+    def branches(self) -> Tensor:
+        """(T,): -1 in the prompt, i in the i-th response."""
+        lengths = torch.tensor([len(self.prompt), *(len(r) for r in self.responses)])
+        return torch.repeat_interleave(torch.arange(-1, len(self.responses)), lengths)
+
+    def predicts(self) -> Tensor:
+        """(n,): the place within the tree whose output predicts each response token, in the order of ``tokens``."""
+        places = torch.arange(self.length) - 1
+        places[self.branches().diff(prepend=torch.tensor([-1])) != 0] = len(self.prompt) - 1
+        return places[len(self.prompt) :]
 
 
 @dataclass(frozen=True)
@@ -39,38 +72,31 @@ class MicroBatch:
     input_ids: Tensor
     """(R, L) long; padding is token 0 and attended by nothing."""
     positions: Tensor
-    """(R, L) long; a response's continue its prompt's."""
+    """(R, L) long; a response's continue its prompt's; -1 is padding."""
     tree: Tensor
-    """(R, L) long: which tree a token belongs to; -1 is padding."""
+    """(R, L) long: which tree of its row a token belongs to; -1 is padding."""
     branch: Tensor
-    """(R, L) long: which sequence a token belongs to; -1 is a prompt (or padding)."""
+    """(R, L) long: which response of its tree a token belongs to; -1 is a prompt or padding."""
     predicts: Tensor
     """(n,) long: index into the flattened (R*L) of the position whose output predicts each scored token."""
     targets: Tensor
     """(n,) long: the scored tokens."""
     tokens: Tensor
-    """(n,) long: where each scored token lies in the batch's flat arrays."""
+    """(n,) long: where each scored token lies in the batch's flat arrays; stays on the batch's device."""
 
     @property
     def n_forwarded(self) -> int:
         """Tokens forwarded, padding included."""
         return self.input_ids.numel()
 
-    def attention(self, window: int | None = None) -> Tensor:
-        """(R, 1, L, L) bool: may query i see key j? ``window``: only within so many positions (sliding attention)."""
-        index = torch.arange(self.tree.shape[1], device=self.tree.device)
-        causal = index[:, None] >= index[None, :]
+    def related(self) -> Tensor:
+        """(R, L, L) bool: is key j in query i's own prompt or response? Order and windows are for the layers to say."""
         same_tree = self.tree[:, :, None] == self.tree[:, None, :]
-        key_branch, query_branch = self.branch[:, None, :], self.branch[:, :, None]
-        seen = causal & same_tree & ((key_branch == -1) | (key_branch == query_branch))
-        if window is not None:
-            seen = seen & (self.positions[:, :, None] - self.positions[:, None, :] < window)
-        padding = (self.tree == -1)[:, :, None]
-        itself = index[:, None] == index[None, :]  # a row that sees nothing would be NaN
-        return torch.where(padding, itself, seen)[:, None]
+        key, query = self.branch[:, None, :], self.branch[:, :, None]
+        return same_tree & ((key == -1) | (key == query))
 
     def to(self, device: torch.device) -> MicroBatch:
-        """The same on another device; ``tokens`` stays where the batch is."""
+        """The same on another device, except for ``tokens``."""
         return MicroBatch(
             input_ids=self.input_ids.to(device),
             positions=self.positions.to(device),
@@ -83,17 +109,11 @@ class MicroBatch:
 
 
 def microbatches(batch: Batch, sequences: Sequence[int], budget: int, share_prompts: bool) -> list[MicroBatch]:
-    """Pack ``sequences`` of ``batch`` into micro-batches of at most ``budget`` forwarded tokens.
+    """Pack ``sequences`` of ``batch`` into micro-batches of at most ``budget`` forwarded tokens, padding included.
 
     A single sequence longer than the budget gets a micro-batch of its own. Sequences without tokens are left out.
     """
-    trees = _trees(batch, sequences, budget, share_prompts)
-    if not trees:
-        return []
-    rows = _rows(trees)
-    length = max(t.length for t in trees)
-    per_micro = max(1, budget // length)
-    return [_assemble(batch, rows[i : i + per_micro]) for i in range(0, len(rows), per_micro)]
+    return [assemble(rows) for rows in _fill(_trees(batch, sequences, budget, share_prompts), budget)]
 
 
 def _trees(batch: Batch, sequences: Sequence[int], budget: int, share: bool) -> list[Tree]:
@@ -101,63 +121,57 @@ def _trees(batch: Batch, sequences: Sequence[int], budget: int, share: bool) -> 
     trees: list[Tree] = []
     group_of = batch.step.layout.group.tolist()
     for s in sequences:
-        size = len(batch.responses[s])
-        if size == 0:
+        response, group = batch.responses[s], group_of[s]
+        if len(response) == 0:
             continue
-        group = group_of[s]
         last = trees[-1] if trees else None
-        if share and last is not None and last.group == group and last.length + size <= budget:
-            trees[-1] = Tree(group, (*last.sequences, s), last.length + size)
+        if share and last is not None and last.group == group and last.length + len(response) <= budget:
+            trees[-1] = last.with_response(response, batch.tokens_of([s]))
         else:
-            trees.append(Tree(group, (s,), len(batch.prompts[group]) + size))
+            trees.append(Tree(group, batch.prompts[group], (response,), (batch.tokens_of([s]),)))
     return trees
 
 
-def _rows(trees: Sequence[Tree]) -> list[list[Tree]]:
-    """First fit, longest first, into rows as long as the longest tree."""
-    capacity = max(t.length for t in trees)
-    rows: list[list[Tree]] = []
-    room: list[int] = []
-    for tree in sorted(trees, key=lambda t: (-t.length, t.sequences)):
-        place = next((i for i, left in enumerate(room) if left >= tree.length), None)
-        if place is None:
-            rows.append([])
-            room.append(capacity)
-            place = len(rows) - 1
-        rows[place].append(tree)
-        room[place] -= tree.length
-    return rows
+def _fill(trees: Iterable[Tree], budget: int) -> list[list[list[Tree]]]:
+    """Micro-batches of rows of trees: each as many rows of the longest tree left as fit, then filled first fit.
+
+    So trees of like length lie together, and rows are no longer than one of them must be.
+    """
+    waiting = sorted(trees, key=lambda t: -t.length)
+    micros: list[list[list[Tree]]] = []
+    while waiting:
+        length = waiting[0].length
+        rows: list[list[Tree]] = [[] for _ in range(max(1, budget // length))]
+        room = [length] * len(rows)
+        left: list[Tree] = []
+        for tree in waiting:
+            place = next((r for r, free in enumerate(room) if free >= tree.length), None)
+            if place is None:
+                left.append(tree)
+            else:
+                rows[place].append(tree)
+                room[place] -= tree.length
+        micros.append([row for row in rows if row])
+        waiting = left
+    return micros
 
 
-def _assemble(batch: Batch, rows: Sequence[Sequence[Tree]]) -> MicroBatch:
-    """Write the rows out as tensors."""
-    length = max(sum(t.length for t in row) for row in rows)
-    ids = torch.zeros(len(rows), length, dtype=torch.long)
-    positions = torch.zeros_like(ids)
-    tree_of = torch.full_like(ids, -1)
-    branch = torch.full_like(ids, -1)
-    predicts: list[Tensor] = []
-    targets: list[Tensor] = []
-    tokens: list[Tensor] = []
-    for r, row in enumerate(rows):
-        at = 0
-        for k, tree in enumerate(row):
-            prompt = batch.prompts[tree.group]
-            end = at + len(prompt)
-            tree_of[r, at : at + tree.length] = k
-            ids[r, at:end] = prompt
-            positions[r, at:end] = torch.arange(len(prompt))
-            last_prompt = r * length + end - 1
-            at = end
-            for s in tree.sequences:
-                response = batch.responses[s]
-                n = len(response)
-                ids[r, at : at + n] = response
-                positions[r, at : at + n] = len(prompt) + torch.arange(n)
-                branch[r, at : at + n] = s
-                start = r * length + at
-                predicts.append(torch.cat([torch.tensor([last_prompt]), torch.arange(start, start + n - 1)]))
-                targets.append(response)
-                tokens.append(torch.arange(int(batch.offsets[s]), int(batch.offsets[s + 1])))
-                at += n
-    return MicroBatch(ids, positions, tree_of, branch, torch.cat(predicts), torch.cat(targets), torch.cat(tokens))
+def assemble(rows: Sequence[Sequence[Tree]]) -> MicroBatch:
+    """Write rows of trees out as tensors, padded to the longest row."""
+    lengths = [[t.length for t in row] for row in rows]
+    width = max(sum(row) for row in lengths)
+    starts = [r * width + start for r, row in enumerate(lengths) for start in accumulate(row[:-1], initial=0)]
+    trees = [tree for row in rows for tree in row]
+
+    def padded(parts: Iterable[Iterable[Tensor]], padding: int) -> Tensor:
+        return pad_sequence([torch.cat(list(row)) for row in parts], batch_first=True, padding_value=padding)
+
+    return MicroBatch(
+        input_ids=padded(((t.ids() for t in row) for row in rows), 0),
+        positions=padded(((t.positions() for t in row) for row in rows), -1),
+        tree=padded(((torch.full((t.length,), k) for k, t in enumerate(row)) for row in rows), -1),
+        branch=padded(((t.branches() for t in row) for row in rows), -1),
+        predicts=torch.cat([start + t.predicts() for start, t in zip(starts, trees, strict=True)]),
+        targets=torch.cat([r for t in trees for r in t.responses]),
+        tokens=torch.cat([places for t in trees for places in t.tokens]),
+    )

@@ -38,9 +38,7 @@ class LayerMasks:
             kinds = kinds or ["full_attention"]
         unknown = sorted(set(kinds) - set(_RULES))
         if unknown:
-            raise UserError(
-                f"the native engine cannot serve {config.model_type!r}: layers of type {', '.join(unknown)}"
-            )
+            raise UserError(f"model: Assay cannot serve {config.model_type!r}: layers of type {', '.join(unknown)}")
         return cls({k: int(getattr(config, _RULES[k][0], 0) or 0) for k in dict.fromkeys(kinds)})
 
     @property
@@ -48,16 +46,21 @@ class LayerMasks:
         """The largest window or chunk; 0 where all layers see everything."""
         return max(self.sizes.values())
 
-    def build(self, queries: Tensor, keys: Tensor, dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
+    def build(
+        self, queries: Tensor, keys: Tensor, dtype: torch.dtype, within: Tensor | None = None
+    ) -> Tensor | dict[str, Tensor]:
         """Additive masks (B, 1, T, L) for query and key positions (B, T), (B, L); negative ones are padding.
 
-        A padding query attends to its own place only, so that its row of the softmax exists. One mask where
-        all layers are of one type, else one per type by name.
+        A padding query attends to its own position only, so that its row of the softmax exists. ``within``
+        (B, T, L) bool: the pairs that belong together at all, where several sequences share a row. One mask
+        where all layers are of one type, else one per type by name.
         """
         q, k = queries[:, :, None], keys[:, None, :]
         causal = (k <= q) & (k >= 0)
         if queries.shape[1] > 1:
             causal = causal | ((q < 0) & (k == q))
+        if within is not None:
+            causal = causal & within
         masks = {}
         for kind, size in self.sizes.items():
             rule = _RULES[kind][1]

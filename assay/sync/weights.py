@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from assay.errors import AssayError
 from assay.records import Group, Prompt, Verdict
@@ -24,7 +24,7 @@ class Publishable(Protocol):
 
 @dataclass
 class Weights:
-    """The way of the weights from the policy to the engine."""
+    """The way of the weights from the policy to the engine, with the version that the engine has."""
 
     engine: Engine
     prompt: Prompt
@@ -32,7 +32,7 @@ class Weights:
     tolerance: float
     """Largest mean |engine - trainer| log-prob per token that rounding may explain."""
     temperature: float = 1.0
-    """Of the log-probs that are compared: the training temperature."""
+    """The training temperature: that of the log-probs that are compared."""
     tokens: int = 8
     """Length of the probe."""
     version: int = 0
@@ -45,25 +45,29 @@ class Weights:
     async def publish(self, policy: Publishable) -> dict[str, float]:
         """Publish the policy's present weights as the next version, and compare log-probs on probe tokens.
 
-        Raises AssayError when the engine samples from other weights than the trainer's: a sync that silently did
-        nothing stops the run at this step. Returns ``sync/probe_gap``, the mean |difference| in nats.
+        Returns ``sync/probe_gap``, the mean |difference| in nats. Raises AssayError as `probe` does: a sync that
+        silently did nothing stops the run at this step.
         """
         self.version += 1
         await self.engine.publish(self.version)
         return {"sync/probe_gap": await self.probe(policy)}
 
     async def probe(self, policy: Publishable) -> float:
-        """Sample a few tokens greedily and compare their log-probs; see `publish`."""
-        sampling = Sampling(temperature=self.temperature, max_tokens=self.tokens, greedy=True)
-        await self.engine.submit(Request(PROBE, self.prompt, 1, sampling))
-        rollouts = [r async for _, r in self.engine.finished()]
-        judged: Any = tuple(Verdict(0.0, "scored") for _ in rollouts)
-        theirs = rollouts[0].sampler_logprobs
-        ours = policy.probe_logprobs(Group(self.prompt, tuple(rollouts), judged))
-        gap = sum(abs(a - b) for a, b in zip(ours, theirs, strict=True)) / max(1, len(theirs))
+        """Mean |engine - trainer| log-prob of a few tokens that the engine samples, others for each version.
+
+        They are sampled, not the likeliest ones: those of a sure policy have log-probs near 0 whatever its weights.
+        Raises AssayError when the gap is more than rounding, that is when the engine samples from other weights.
+        """
+        sampling = Sampling(temperature=self.temperature, max_tokens=self.tokens)
+        await self.engine.submit(Request(PROBE, self.prompt, 1, sampling, seed=self.version))
+        rollouts = tuple([rollout async for _, rollout in self.engine.finished()])
+        verdicts = tuple(Verdict(0.0, "scored") for _ in rollouts)
+        theirs = [logprob for rollout in rollouts for logprob in rollout.sampler_logprobs]
+        ours = policy.probe_logprobs(Group(self.prompt, rollouts, verdicts))
+        gap = sum(abs(a - b) for a, b in zip(ours, theirs, strict=True)) / len(theirs)
         if not gap <= self.tolerance:
             raise AssayError(
-                f"after publishing version {self.version} the engine's log-probs differ from the trainer's by {gap:.3g} "
-                f"nats a token (at most {self.tolerance:g} is rounding): the weights did not arrive"
+                f"after publishing version {self.version} the engine's log-probs differ from the trainer's by "
+                f"{gap:.3g} nats a token (at most {self.tolerance:g} is rounding): the weights did not arrive"
             )
         return gap
