@@ -45,9 +45,10 @@ def bootstrap(values: Sequence[float], seed: int = 0, resamples: int = 2000) -> 
     x = np.asarray(values, dtype=np.float64)
     if x.size == 0:
         return Estimate(math.nan, math.nan, math.nan, 0)
-    rng = np.random.default_rng(seed)
-    means = [x[rng.integers(0, x.size, size=x.size)].mean() for _ in range(resamples)]
-    low, high = np.quantile(means, [0.025, 0.975])
+    rng, block = np.random.default_rng(seed), max(1, 1_000_000 // x.size)  # so that memory stays bounded
+    sizes = [min(block, resamples - done) for done in range(0, resamples, block)]
+    means = [x[rng.integers(0, x.size, size=(size, x.size))].mean(axis=1) for size in sizes]
+    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
     return Estimate(float(x.mean()), float(low), float(high), int(x.size))
 
 
