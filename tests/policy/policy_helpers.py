@@ -15,7 +15,7 @@ from assay.objective import objective
 from assay.policy.batch import Batch, pack
 from assay.policy.policy import Policy
 from assay.recipe.schema import Recipe
-from assay.records import Group, Prompt, Rollout, Segment, Verdict
+from assay.records import Group, Prompt, Rollout, Segment, SegmentKind, Verdict
 
 CPU = torch.device("cpu")
 VOCABULARY = len(SPECIAL) + len(CHARACTERS)
@@ -44,10 +44,14 @@ def make_policy(recipe: Recipe, model: Any = None, total_steps: int = 10, refere
     return Policy(recipe, tiny_model("llama") if model is None else model, CPU, total_steps, reference)
 
 
-def rollout_of(prompt: Prompt, index: int, *segments: tuple[str, Sequence[int]], finish: Any = "stop") -> Rollout:
+def rollout_of(
+    prompt: Prompt, index: int, *segments: tuple[SegmentKind, Sequence[int]], finish: Any = "stop"
+) -> Rollout:
     """A rollout of (kind, tokens) segments whose policy tokens have log-prob -1."""
     made = tuple(
-        Segment(kind, tuple(ids), (-1.0,) * len(ids), (0,) * len(ids)) if kind == "policy" else Segment(kind, tuple(ids))
+        Segment(kind, tuple(ids), (-1.0,) * len(ids), (0,) * len(ids))
+        if kind == "policy"
+        else Segment(kind, tuple(ids))
         for kind, ids in segments
     )
     return Rollout(prompt.id, index, made, finish, f"{prompt.id}/{index}")

@@ -36,7 +36,11 @@ def visible(micro: MicroBatch, kind: str, place: int) -> list[tuple[int, int]]:
 
 def expected(ids: list[int], query: int, kind: str) -> list[tuple[int, int]]:
     """The same in the sequence alone, by the definition of the kind."""
-    first = {"full_attention": 0, "sliding_attention": query - WINDOW + 1, "chunked_attention": query // WINDOW * WINDOW}
+    first = {
+        "full_attention": 0,
+        "sliding_attention": query - WINDOW + 1,
+        "chunked_attention": query // WINDOW * WINDOW,
+    }
     return [(ids[k], k) for k in range(max(0, first[kind]), query + 1)]
 
 
