@@ -126,24 +126,12 @@ class Run:
         if self.state.bad_steps >= MAX_BAD_STEPS:
             self._give_up(harvest)
 
-    async def evaluate_if_due(self) -> None:
-        """Evaluate where the recipe asks for it at this step, unless that was done before the run was resumed."""
-        step, settings = self.state.step, self.recipe.eval
-        periodic = settings.every > 0 and step > 0 and step % settings.every == 0
-        due = periodic or (settings.before and step == 0) or (settings.after and self.finished)
-        if self._evaluator is None or not due or step in self._recorder.evaluations():
-            return
-        with self.phases("evaluate"):
-            evaluation = await self.unless_stopped(self._evaluator())
-        with self._store.disk(f"the evaluation after step {step}"):
-            self._recorder.evaluation(step, evaluation)
-
     async def evaluate_and_checkpoint(self) -> None:
-        """Evaluate and checkpoint where the recipe says so at this step."""
-        await self.evaluate_if_due()
+        """Evaluate and checkpoint where the recipe says so at this step; what a resumed run has done is not repeated."""
+        await self._evaluate_if_due()
         step, settings = self.state.step, self.recipe.checkpoint
         periodic = settings.every > 0 and step % settings.every == 0
-        if periodic or self.finished or (settings.keep_best and step == self._best_step()):
+        if step and (periodic or self.finished or (settings.keep_best and step == self._best_step())):
             self.checkpoint()
 
     def checkpoint(self) -> None:
@@ -160,6 +148,17 @@ class Run:
             write_json(self.folder.summary, summary)
         self._recorder.summary(summary)
         return summary
+
+    async def _evaluate_if_due(self) -> None:
+        step, settings = self.state.step, self.recipe.eval
+        periodic = settings.every > 0 and step > 0 and step % settings.every == 0
+        due = periodic or (settings.before and step == 0) or (settings.after and self.finished)
+        if self._evaluator is None or not due or step in self._recorder.evaluations():
+            return
+        with self.phases("evaluate"):
+            evaluation = await self.unless_stopped(self._evaluator())
+        with self._store.disk(f"the evaluation after step {step}"):
+            self._recorder.evaluation(step, evaluation)
 
     def _best_step(self) -> int | None:
         return best_step(self._recorder.evaluations())

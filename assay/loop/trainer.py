@@ -62,7 +62,7 @@ async def drive(parts: Parts) -> bool:
     """Train until all steps are done (True) or the user asks to stop (False)."""
     run, source, policy, weights = parts.run, parts.source, parts.policy, parts.weights
     try:
-        await run.evaluate_if_due()
+        await run.evaluate_and_checkpoint()
         while not run.finished:
             harvest = await run.unless_stopped(source.next_groups())
             with run.phases("update"):
