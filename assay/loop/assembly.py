@@ -27,6 +27,7 @@ from assay.objective.kl import KlState
 from assay.policy.batch import pack
 from assay.policy.model import add_lora, check_model, load_model, load_tokenizer, pick_device
 from assay.policy.policy import Policy
+from assay.recipe import doubts
 from assay.recipe.load import Resolved, check_recipe, check_resume, load_recipe, save_resolved
 from assay.recipe.schema import Recipe
 from assay.records import Group
@@ -110,7 +111,7 @@ async def assemble(
         evaluator = _evaluator(settings, engine, scorer, held_out, shown)
         run = Run(settings, folder, store, recorder, phases, evaluator, policy, source, state, describe)
         shown.start(settings.run.steps, state.step, _info(settings, folder, prompts, held_out, state))
-        for warning in _warnings(prompts, held_out):
+        for warning in (*doubts.warnings(settings), *_leaks(prompts, held_out)):
             shown.message(warning, "warning")
         yield Parts(run, source, policy, weights, tokenizer)
 
@@ -218,7 +219,7 @@ def _info(
     return info | ({"resumed": f"after step {state.step}"} if state.step else {})
 
 
-def _warnings(prompts: PromptSet, held_out: PromptSet | None) -> list[str]:
+def _leaks(prompts: PromptSet, held_out: PromptSet | None) -> list[str]:
     if held_out is None:
         return []
     both = shared_problems(prompts, held_out)
