@@ -29,7 +29,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@$(BIN)/assay fetch
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/objective tests/golden --cov=assay.objective --cov-branch \
+		--cov-report=term:skip-covered --cov-fail-under=100
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/objective --ignore=tests/golden
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

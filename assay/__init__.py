@@ -1,9 +1,9 @@
 """Assay: reinforcement learning of language models on rewards that a program can verify.
 
-    from assay import Recipe, train
+from assay import Recipe, train
 
-    outcome = train(Recipe.from_file("recipes/arithmetic-smollm2.yaml", "run.steps=5"))
-    print(outcome.folder, outcome.summary["after"])
+outcome = train(Recipe.from_file("recipes/arithmetic-smollm2.yaml", "run.steps=5"))
+print(outcome.folder, outcome.summary["after"])
 """
 
 from __future__ import annotations

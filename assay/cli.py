@@ -1,7 +1,7 @@
 """The command: `assay train | sft | eval | sample | show | report | explain | fetch | doctor`.
 
-Exit status 0 done; 1 the run failed; 2 the user can mend it, in one line that says what, where and how; 130 interrupted,
-with the command that resumes. A traceback is shown with ``--debug`` only.
+Exit status 0 done; 1 the run failed; 2 the user can mend it, in one line that says what, where and how; 130
+interrupted, with the command that resumes. A traceback is shown with ``--debug`` only.
 """
 
 from __future__ import annotations
@@ -47,12 +47,8 @@ def _root(debug: Debug = False) -> None:
 def train(
     recipe: RecipeFile,
     overrides: Overrides = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the newest run of this recipe.")
-    ] = False,
-    run: Annotated[
-        Path | None, typer.Option("--run", help="With --resume: the run folder to go on with.")
-    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest run of this recipe.")] = False,
+    run: Annotated[Path | None, typer.Option("--run", help="With --resume: the run folder to go on with.")] = None,
     console: Annotated[str, typer.Option(help="auto, live, plain or silent.")] = "auto",
 ) -> None:
     """Train by reinforcement learning: sample, judge, update. Writes a run folder with a report."""
@@ -65,12 +61,8 @@ def train(
 def sft(
     recipe: RecipeFile,
     overrides: Overrides = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the newest run of this recipe.")
-    ] = False,
-    run: Annotated[
-        Path | None, typer.Option("--run", help="With --resume: the run folder to go on with.")
-    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest run of this recipe.")] = False,
+    run: Annotated[Path | None, typer.Option("--run", help="With --resume: the run folder to go on with.")] = None,
     console: Annotated[str, typer.Option(help="auto, live, plain or silent.")] = "auto",
 ) -> None:
     """Warm up on given completions (a `completion` column), for a model too weak to ever be right."""
@@ -115,13 +107,9 @@ def sample(
 def show(
     run: Annotated[str, typer.Argument(help="Run folder, or its name in ./runs.")],
     step: Annotated[int | None, typer.Option(help="Only this step.")] = None,
-    outcome: Annotated[
-        str | None, typer.Option(help="Only verdicts with this outcome, such as no_answer.")
-    ] = None,
+    outcome: Annotated[str | None, typer.Option(help="Only verdicts with this outcome, such as no_answer.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Only prompts whose id begins so.")] = None,
-    right: Annotated[
-        bool | None, typer.Option("--right/--wrong", help="Only right, or only wrong answers.")
-    ] = None,
+    right: Annotated[bool | None, typer.Option("--right/--wrong", help="Only right, or only wrong answers.")] = None,
     sort: Annotated[str, typer.Option(help="step, reward or length.")] = "step",
     limit: Annotated[int, typer.Option(min=0, help="At most so many; 0: all.")] = 8,
     folder: Annotated[str, typer.Option(help="Where runs lie.")] = "runs",
@@ -200,10 +188,8 @@ def _train(
     outcome = training(resolved, resume=run if resume and run else resume, console=shown)
     page = write_report(outcome.folder)
     if not outcome.finished:
-        again = " ".join([str(path), *(overrides or [])])
-        print(
-            f"interrupted after step {outcome.step}; go on with: assay {command} {again} --resume --run {outcome.folder}"
-        )
+        again = " ".join([str(path), *(overrides or []), "--resume", "--run", str(outcome.folder)])
+        print(f"interrupted after step {outcome.step}; go on with: assay {command} {again}")
         raise typer.Exit(130)
     if console != "silent":
         Console().print(outcome_panel(outcome.folder, page))
@@ -218,9 +204,7 @@ def main() -> None:
     except AssayError as error:
         if debug:
             raise
-        Console(stderr=True, highlight=False).print(
-            f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True
-        )
+        Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None

@@ -35,7 +35,7 @@ def fast_precision(device: str) -> Precision:
 
 
 def with_precision(recipe: Recipe, device: str) -> Recipe:
-    """The recipe with ``model.compute_dtype: auto`` replaced by what it means on ``device``; what ran is then on record.
+    """The recipe with ``model.compute_dtype: auto`` replaced by what it means on ``device``, so that it is on record.
 
     Deterministic runs get float32, and bfloat16 weights bfloat16 products: nothing else works with them.
     """

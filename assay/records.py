@@ -31,9 +31,7 @@ Outcome = Literal[
 ]
 GroupKind = Literal["all_fail", "mixed", "all_pass", "no_signal"]
 
-REWARDED: frozenset[Outcome] = frozenset(
-    {"scored", "no_answer", "program_timeout", "program_crash", "unverifiable"}
-)
+REWARDED: frozenset[Outcome] = frozenset({"scored", "no_answer", "program_timeout", "program_crash", "unverifiable"})
 """Outcomes that carry a reward: the policy's own doing. Every other outcome is the verifier's and carries none."""
 
 
@@ -61,7 +59,7 @@ class Segment:
     """A run of tokens with one origin inside a rollout."""
 
     kind: SegmentKind
-    """``policy``: sampled, trainable. ``forced``: put there by a budget or template. ``tool``: an environment's words."""
+    """``policy``: sampled, trainable. ``forced``: put there by a budget or template. ``tool``: said by an environment."""
     token_ids: tuple[int, ...]
     sampler_logprobs: tuple[float, ...] = ()
     """Per token, natural log, full softmax of logits / temperature by the engine that sampled; policy segments only."""
@@ -136,7 +134,7 @@ class Verdict:
     message: str = ""
     """Why, in words: the exception, the missing tag, the comparison made."""
     correct: float | None = None
-    """The score of the first part, which says how right the answer is; accuracy is counted from it, not from shaping."""
+    """The score of the first part: how right the answer is. Accuracy is counted from it, not from shaping."""
 
     def __post_init__(self) -> None:
         if (self.reward is None) != (self.outcome not in REWARDED):

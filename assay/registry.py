@@ -43,9 +43,7 @@ class Registry(Generic[T]):
             return self._things[name]
         except KeyError:
             known = ", ".join(sorted(self._things))
-            raise UserError(
-                f"unknown {self.kind} {name!r}{nearest(name, self._things)}; known: {known}"
-            ) from None
+            raise UserError(f"unknown {self.kind} {name!r}{nearest(name, self._things)}; known: {known}") from None
 
     def __contains__(self, name: object) -> bool:
         return name in self._things

@@ -1,8 +1,8 @@
 """Decoding: the native engine beside transformers' `generate`. Goal: 3 times its rate or more.
 
-Both sides answer the same 16 prompts 8 times each with exactly 64 new tokens (ends of sequence do not stop them), sampled
-at temperature 1 from the full softmax, in the precision that is faster on this machine. transformers gets what serves it
-best: one padded batch of 128, its default (dynamic) cache, SDPA, inference mode.
+Both sides answer the same 16 prompts 8 times each with exactly 64 new tokens (ends of sequence do not stop them),
+sampled at temperature 1 from the full softmax, in the precision that is faster on this machine. transformers gets what
+serves it best: one padded batch of 128, its default (dynamic) cache, SDPA, inference mode.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from assay.rollout.engine import Request
 from assay.rollout.native import NativeEngine
 from assay.rollout.sampling import Sampling
 
-TASK = 'reasoning_gym:chain_sum{"size": 40, "seed": 1, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}'
+TASK = (
+    'reasoning_gym:chain_sum{"size": 40, "seed": 1, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}'
+)
 
 
 def native(model: Any, tokenizer: Any, prompts: tuple[Prompt, ...], samples: int, tokens: int, seed: int) -> float:

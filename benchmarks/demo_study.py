@@ -1,6 +1,6 @@
 """The demo three times, and its control: runs what is not there yet, then writes docs/demo.md from what the runs recorded.
 
-    python benchmarks/demo_study.py            # about half an hour on two cores
+python benchmarks/demo_study.py            # about half an hour on two cores
 """
 
 from __future__ import annotations
@@ -143,9 +143,7 @@ def page(runs: Mapping[int, Path], control: Path, control_found: Mapping[str, Ma
 
 def main() -> None:
     """Run and write."""
-    runs = {
-        seed: train(DEMO, f"demo-seed-{seed}", f"run.seed={seed}", f"eval.every={EVERY}") for seed in SEEDS
-    }
+    runs = {seed: train(DEMO, f"demo-seed-{seed}", f"run.seed={seed}", f"eval.every={EVERY}") for seed in SEEDS}
     control = train(CONTROL, "demo-control")
     found = evaluated(control / "model", "demo-control")
     (ROOT / "docs" / "demo.md").write_text(page(runs, control, found), encoding="utf-8")

@@ -111,9 +111,7 @@ CONVENTIONS.register("open_instruct")(OpenInstructConvention())
 CONVENTIONS.register("trl")(TrlConvention())
 
 
-def question_of(
-    row: Row, *, convention: str = "auto", prompt: str = "prompt", gold: str = "answer"
-) -> Question:
+def question_of(row: Row, *, convention: str = "auto", prompt: str = "prompt", gold: str = "answer") -> Question:
     """Find a row's question and right answer.
 
     Args:
@@ -126,9 +124,7 @@ def question_of(
     """
     names = CONVENTIONS if convention == "auto" else [convention]
     found = next(
-        c
-        for c in map(CONVENTIONS.__getitem__, names)
-        if convention != "auto" or c.recognises(row.columns, prompt)
+        c for c in map(CONVENTIONS.__getitem__, names) if convention != "auto" or c.recognises(row.columns, prompt)
     )
     try:
         asked = found.prompt(row.columns, prompt)
@@ -196,9 +192,7 @@ def _messages(asked: Any, source: str) -> tuple[Message, ...]:
         )
     asks = [m["content"] for m in messages if m["role"] == "user"]
     if not asks or not asks[-1].strip():
-        raise UserError(
-            f"{source}: the prompt has no user message with text in it: add one or remove the row"
-        )
+        raise UserError(f"{source}: the prompt has no user message with text in it: add one or remove the row")
     return messages
 
 

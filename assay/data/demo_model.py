@@ -106,9 +106,7 @@ def fetch_demo_model(cache_dir: Path | None = None, progress: Progress = lambda 
             if not target.is_dir():
                 _fetch_aside(cache, target, progress)
     except OSError as error:
-        raise UserError(
-            f"cannot write the cache {cache}: {error}; set ASSAY_CACHE to another folder"
-        ) from None
+        raise UserError(f"cannot write the cache {cache}: {error}; set ASSAY_CACHE to another folder") from None
     progress(f"the demo model is in {target}")
     return target
 
@@ -180,9 +178,7 @@ def _convert(gguf_file: Path, folder: Path) -> torch.Tensor:
         tokenizer = AutoTokenizer.from_pretrained(gguf_file.parent, **where)
         loaded = AutoModelForCausalLM.from_pretrained(gguf_file.parent, dtype=torch.float32, **where)
         plain = loaded.config.to_dict()
-        plain.pop(
-            "quantization_config", None
-        )  # else save_pretrained refuses: the weights are no longer quantised
+        plain.pop("quantization_config", None)  # else save_pretrained refuses: the weights are no longer quantised
         plain.pop("_name_or_path", None)
         model = AutoModelForCausalLM.from_config(
             AutoConfig.for_model(**{**plain, "architectures": [type(loaded).__name__]}), dtype=torch.float32
@@ -220,9 +216,7 @@ def _probe(model: Any, tokenizer: Any) -> torch.Tensor:
     import torch
 
     chat = [{"role": "user", "content": "What is 12 + 7?"}, {"role": "assistant", "content": "12 + 7 = 19"}]
-    ids = tokenizer(tokenizer.apply_chat_template(chat, tokenize=False), add_special_tokens=False)[
-        "input_ids"
-    ]
+    ids = tokenizer(tokenizer.apply_chat_template(chat, tokenize=False), add_special_tokens=False)["input_ids"]
     with torch.inference_mode():
         return model.eval()(torch.tensor([ids])).logits[0].float().log_softmax(-1)
 

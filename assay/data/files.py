@@ -77,9 +77,7 @@ def read_parquet(path: Path) -> Iterator[Row]:
                     yield Row(columns, f"{path}:{number}", "file")
     except pyarrow.ArrowException as error:
         reason = str(error).splitlines()[0]
-        raise UserError(
-            f"{path}: not readable as parquet after row {number} ({reason}): write it again"
-        ) from None
+        raise UserError(f"{path}: not readable as parquet after row {number} ({reason}): write it again") from None
 
 
 @FILES.register(".csv")
@@ -103,9 +101,7 @@ def read_csv(path: Path) -> Iterator[Row]:
                     )
                 yield Row(dict(zip(names, values, strict=True)), f"{path}:{number}", "file")
         except csv.Error as error:
-            raise UserError(
-                f"{path}: line {reader.line_num} is not valid csv ({error}): mend its quotes"
-            ) from None
+            raise UserError(f"{path}: line {reader.line_num} is not valid csv ({error}): mend its quotes") from None
 
 
 def _json_lines(lines: Iterable[bytes], path: Path) -> Iterator[Row]:

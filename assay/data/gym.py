@@ -38,9 +38,7 @@ def read_reasoning_gym(rest: str) -> Iterator[Row]:
     for option in options:
         if option not in known:
             hint = nearest(option, known)
-            raise UserError(
-                f"reasoning_gym:{name} has no option {option!r}{hint}; it has: {', '.join(known)}"
-            )
+            raise UserError(f"reasoning_gym:{name} has no option {option!r}{hint}; it has: {', '.join(known)}")
     try:
         config = config_class(**options)
         if hasattr(config, "validate"):
@@ -80,9 +78,7 @@ def _row(name: str, options: dict[str, Any], task: Any, i: int) -> Row:
     try:
         entry = task[i]
     except RAISED as error:
-        raise UserError(
-            f"{place}[{i}]: the task fails with {json.dumps(options)}: {_reason(error)}"
-        ) from error
+        raise UserError(f"{place}[{i}]: the task fails with {json.dumps(options)}: {_reason(error)}") from error
     columns = {
         **entry,
         "prompt": entry["question"],

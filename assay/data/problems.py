@@ -73,9 +73,7 @@ def problem_of(messages: Sequence[Message], columns: Mapping[str, Any]) -> str:
     """
     named = columns.get("problem")
     if named not in (None, ""):
-        return _normalise(
-            named if isinstance(named, str) else json.dumps(named, sort_keys=True, default=repr)
-        )
+        return _normalise(named if isinstance(named, str) else json.dumps(named, sort_keys=True, default=repr))
     metadata = columns.get("metadata")
     if isinstance(metadata, Mapping):
         task = str(metadata.get("source_dataset"))
@@ -107,9 +105,7 @@ def split_holdout(prompts: Sequence[P], n: int, seed: int = 0) -> tuple[tuple[P,
     Raises:
         UserError: there are not more than ``n`` problems.
     """
-    order = {
-        p: rank for rank, p in enumerate(sorted({p.problem for p in prompts}, key=lambda p: _draw(p, seed)))
-    }
+    order = {p: rank for rank, p in enumerate(sorted({p.problem for p in prompts}, key=lambda p: _draw(p, seed)))}
     if n > 0 and n >= len(order):
         raise UserError(
             f"data.holdout: {n} of {len(order)} distinct problems leaves none to train on: hold out fewer, "

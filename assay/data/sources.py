@@ -87,9 +87,7 @@ def _read_folder(folder: Path, split: str) -> Iterator[Row]:
     files = [
         p
         for p in sorted(folder.rglob("*"))
-        if p.is_file()
-        and file_ending(p)
-        and not any(part.startswith(".") for part in p.relative_to(folder).parts)
+        if p.is_file() and file_ending(p) and not any(part.startswith(".") for part in p.relative_to(folder).parts)
     ]
     if not files:
         raise UserError(f"{folder}: no data files in it (looked for {', '.join(sorted(FILES))})")
@@ -124,14 +122,8 @@ def _read_saved(folder: Path, split: str) -> Iterator[Row]:
     if isinstance(found, datasets.DatasetDict):
         name = split or ("train" if "train" in found else next(iter(found)) if len(found) == 1 else "")
         if name not in found:
-            wish = (
-                f"no split {name!r}{nearest(str(name), map(str, found))}"
-                if name
-                else "several splits, none 'train'"
-            )
-            raise UserError(
-                f"{folder}: {wish}; write {folder}@SPLIT with one of: {', '.join(map(str, found))}"
-            )
+            wish = f"no split {name!r}{nearest(str(name), map(str, found))}" if name else "several splits, none 'train'"
+            raise UserError(f"{folder}: {wish}; write {folder}@SPLIT with one of: {', '.join(map(str, found))}")
         found, place = found[name], f"{folder}@{name}"
     elif split:
         raise UserError(f"{folder}: a single dataset without splits: leave @{split} out")

@@ -17,8 +17,7 @@ from assay.recipe.schema import CorrectionRecipe, KlRecipe, ObjectiveRecipe
 ANCHORS: Mapping[str, str] = {
     "live": "the policy's own log-probs, detached: the ratio is exactly 1 and the clips are idle",
     "recompute": (
-        "log-probs by the training engine before the first inner step: "
-        "the ratio is 1 there and moves with the weights"
+        "log-probs by the training engine before the first inner step: the ratio is 1 there and moves with the weights"
     ),
     "rollout": "the sampler's log-probs: the ratio carries the engine's mismatch",
 }
@@ -56,9 +55,7 @@ def describe(
     lines.append(("policy loss", "l_t = " + policy.formula.format_map(values)))
     lines += describe_correction(settings.correction)
     if settings.mask_truncated:
-        lines.append(
-            ("truncated answers", "leave numerator and denominator; their reward moves the baseline")
-        )
+        lines.append(("truncated answers", "leave numerator and denominator; their reward moves the baseline"))
     lines += describe_kl(settings.kl)
     if settings.entropy != 0:
         lines.append(("entropy", f"l_t is increased by -{settings.entropy:g} H_t"))
@@ -75,9 +72,7 @@ def describe_kl(settings: KlRecipe) -> list[tuple[str, str]]:
     target = "l_t is increased by" if settings.where == "loss" else "each token's reward is decreased by"
     text = f"{target} {settings.coefficient:g} ({body}), x = ref - policy"
     if settings.controller == "adaptive":
-        text += (
-            f"; coefficient steered to a KL of {settings.target:g} per token over {settings.horizon} rollouts"
-        )
+        text += f"; coefficient steered to a KL of {settings.target:g} per token over {settings.horizon} rollouts"
     return [("KL", text)]
 
 

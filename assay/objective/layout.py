@@ -46,9 +46,7 @@ class Layout:
     @classmethod
     def of_lengths(cls, lengths: Sequence[int], groups: Sequence[int], n_groups: int | None = None) -> Layout:
         """Lay out sequences of ``lengths`` side by side; ``groups`` gives each one's group."""
-        sequence = torch.repeat_interleave(
-            torch.arange(len(lengths)), torch.tensor(lengths, dtype=torch.long)
-        )
+        sequence = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths, dtype=torch.long))
         group = torch.tensor(groups, dtype=torch.long)
         return cls(sequence, group, max(groups, default=-1) + 1 if n_groups is None else n_groups)
 

@@ -62,9 +62,7 @@ LOSSES: Registry[PolicyLoss] = Registry("policy loss")
 """Policy losses by the name that ``objective.loss`` takes."""
 
 
-def policy_loss(
-    name: str, *, formula: str, keys: Iterable[str] = ()
-) -> Callable[[LossFunction], LossFunction]:
+def policy_loss(name: str, *, formula: str, keys: Iterable[str] = ()) -> Callable[[LossFunction], LossFunction]:
     """Return a decorator that registers a policy loss under ``name``."""
 
     def file(compute: LossFunction) -> LossFunction:

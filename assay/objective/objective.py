@@ -86,8 +86,7 @@ def advantages(
     chosen = ESTIMATORS[settings.estimator]
     if chosen.needs is not None and getattr(step, chosen.needs) is None:
         raise UserError(
-            f"objective.estimator: {chosen.name} needs {chosen.needs}, which this run does not make; "
-            "choose another"
+            f"objective.estimator: {chosen.name} needs {chosen.needs}, which this run does not make; choose another"
         )
     rewards, tally = rewards_less_kl(step, settings, anchor_logprobs, ref_logprobs, kl_coef)
     result = chosen.compute(rewards, step.layout, step.signals, settings)
@@ -114,9 +113,7 @@ class Plan:
     ``mismatch/*``."""
 
 
-def plan(
-    step: Step, settings: ObjectiveRecipe, advantages: Tensor, anchor_logprobs: Tensor | None = None
-) -> Plan:
+def plan(step: Step, settings: ObjectiveRecipe, advantages: Tensor, anchor_logprobs: Tensor | None = None) -> Plan:
     """Decide what counts, what it weighs and what is forwarded.
 
     ``anchor_logprobs`` (N,) are the training engine's, of all valid rollouts, where :func:`anchor_needs_all`
@@ -196,10 +193,7 @@ def step_weights(
     share = mine.tokens / max(totals.tokens, 1)
     tally = Tally(
         dict.fromkeys(("update/loss", "update/policy_loss"), (0.0, share))
-        | {
-            f"update/{clip}_share": (0.0, float(mine.tokens))
-            for clip in ("clip_low", "clip_high", "dual_clip")
-        }
+        | {f"update/{clip}_share": (0.0, float(mine.tokens)) for clip in ("clip_low", "clip_high", "dual_clip")}
     )
     return StepWeights(weights, totals, tally)
 

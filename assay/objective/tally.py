@@ -26,9 +26,7 @@ class Tally:
     """Largest values seen."""
 
     @classmethod
-    def of(
-        cls, sums: Mapping[str, tuple[Tensor, Tensor]], maxima: Mapping[str, Tensor] | None = None
-    ) -> Tally:
+    def of(cls, sums: Mapping[str, tuple[Tensor, Tensor]], maxima: Mapping[str, Tensor] | None = None) -> Tally:
         """Read scalar tensors off their device in one transfer."""
         maxima = maxima or {}
         scalars = [scalar for pair in sums.values() for scalar in pair] + list(maxima.values())

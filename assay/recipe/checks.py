@@ -39,9 +39,7 @@ def unbuilt_estimator(recipe: Recipe) -> Iterator[Refusal]:
     name = recipe.objective.estimator
     if name in ESTIMATORS and ESTIMATORS[name].lacks:
         lacks = ESTIMATORS[name].lacks
-        yield Refusal(
-            "objective.estimator", f"{name!r} needs {lacks}: not built yet; grpo or rloo needs none"
-        )
+        yield Refusal("objective.estimator", f"{name!r} needs {lacks}: not built yet; grpo or rloo needs none")
 
 
 def lone_rollouts(recipe: Recipe) -> Iterator[Refusal]:
@@ -50,9 +48,7 @@ def lone_rollouts(recipe: Recipe) -> Iterator[Refusal]:
         return
     name = recipe.objective.estimator
     if name in ESTIMATORS and ESTIMATORS[name].group_baseline:
-        alone = ", ".join(
-            n for n, facts in ESTIMATORS.items() if not facts.group_baseline and not facts.lacks
-        )
+        alone = ", ".join(n for n, facts in ESTIMATORS.items() if not facts.group_baseline and not facts.lacks)
         reason = (
             f"1 gives every rollout advantage 0, because {name!r} compares rollouts within their group: "
             f"use 2 or more, or the estimator {alone}"
@@ -76,9 +72,7 @@ def cut_distribution(recipe: Recipe) -> Iterator[Refusal]:
         ("min_p", 0, rollout.min_p, rollout.min_p > 0),
     ):
         if cut:
-            reason = (
-                f"{value:g} samples from a cut distribution but trains the full one: use {off} in training"
-            )
+            reason = f"{value:g} samples from a cut distribution but trains the full one: use {off} in training"
             yield Refusal(f"rollout.{key}", reason)
 
 
@@ -86,17 +80,13 @@ def live_anchor(recipe: Recipe) -> Iterator[Refusal]:
     """A live anchor makes the ratio 1, which is wrong wherever log-probs are needed earlier."""
     needs = anchor_needs(recipe)
     if recipe.objective.anchor == "live" and needs:
-        yield Refusal(
-            "objective.anchor", f"'live' is not exact here, because {' and '.join(needs)}: use auto"
-        )
+        yield Refusal("objective.anchor", f"'live' is not exact here, because {' and '.join(needs)}: use auto")
 
 
 def rollout_anchor(recipe: Recipe) -> Iterator[Refusal]:
     """With the sampler as anchor there is no mismatch left to correct."""
     if recipe.objective.anchor == "rollout" and corrects(recipe.objective.correction):
-        reason = (
-            "'rollout' leaves nothing to correct, as its weight would be 1: use auto, or drop the correction"
-        )
+        reason = "'rollout' leaves nothing to correct, as its weight would be 1: use auto, or drop the correction"
         yield Refusal("objective.anchor", reason)
 
 
@@ -118,9 +108,7 @@ def deterministic_precision(recipe: Recipe) -> Iterator[Refusal]:
 def bfloat16_masters(recipe: Recipe) -> Iterator[Refusal]:
     """Products of bfloat16 weights are bfloat16, whatever ``compute_dtype`` asks for."""
     if recipe.model.dtype == "bfloat16" and recipe.model.compute_dtype == "float32":
-        reason = (
-            "float32 cannot be had from weights in bfloat16: use model.dtype=float32, or bfloat16 here too"
-        )
+        reason = "float32 cannot be had from weights in bfloat16: use model.dtype=float32, or bfloat16 here too"
         yield Refusal("model.compute_dtype", reason)
 
 
@@ -128,9 +116,7 @@ def clip_range(recipe: Recipe) -> Iterator[Refusal]:
     """A ratio is above 0, so a lower clip beyond 1 clips nothing; the loss in log space has no such limit."""
     objective = recipe.objective
     if objective.clip_low > 1 and objective.loss != "geo_mean":
-        reason = (
-            f"{objective.clip_low:g} is above 1, and no ratio is below 0: use at most 1 (1: no lower clip)"
-        )
+        reason = f"{objective.clip_low:g} is above 1, and no ratio is below 0: use at most 1 (1: no lower clip)"
         yield Refusal("objective.clip_low", reason)
     if objective.dual_clip is not None and objective.dual_clip <= 1 + objective.clip_high:
         reason = f"{objective.dual_clip:g} must be above 1 + clip_high = {1 + objective.clip_high:g}"
@@ -141,9 +127,7 @@ def correction_bands(recipe: Recipe) -> Iterator[Refusal]:
     """Empty bands reject everything."""
     correction = recipe.objective.correction
     if correction.kind == "mask" and correction.low >= correction.high:
-        reason = (
-            f"{correction.low:g} is not below correction.high = {correction.high:g}: no token would be left"
-        )
+        reason = f"{correction.low:g} is not below correction.high = {correction.high:g}: no token would be left"
         yield Refusal("objective.correction.low", reason)
     low, high = correction.reject_low, correction.reject_high
     if low is not None and high is not None and low >= high:
@@ -166,9 +150,7 @@ def kl_term(recipe: Recipe) -> Iterator[Refusal]:
     if kl.coefficient > 0 and kl.where == "reward":
         if kl.estimator.endswith("+"):
             plain = kl.estimator.rstrip("+")
-            reason = (
-                f"{kl.estimator!r} changes only a gradient, and a KL in the reward has none: use {plain!r}"
-            )
+            reason = f"{kl.estimator!r} changes only a gradient, and a KL in the reward has none: use {plain!r}"
             yield Refusal("objective.kl.estimator", reason)
         if name in ESTIMATORS and not ESTIMATORS[name].token_rewards:
             reason = f"'reward' never reaches {name!r}, which reads the reward's parts: use 'loss'"
@@ -192,9 +174,7 @@ def overlong_share(recipe: Recipe) -> Iterator[Refusal]:
     """A punished share of less than a token punishes nothing."""
     share, cap = recipe.reward.overlong_buffer, recipe.rollout.max_tokens
     if 0 < share * cap < 1:
-        reason = (
-            f"{share:g} of rollout.max_tokens = {cap} is less than a token: use {1 / cap:.3g} or more, or 0"
-        )
+        reason = f"{share:g} of rollout.max_tokens = {cap} is less than a token: use {1 / cap:.3g} or more, or 0"
         yield Refusal("reward.overlong_buffer", reason)
 
 
@@ -202,9 +182,7 @@ def batch_division(recipe: Recipe) -> Iterator[Refusal]:
     """A batch of so many groups cannot be divided further."""
     minibatches, prompts = recipe.update.minibatches, recipe.rollout.prompts_per_step
     if minibatches > prompts:
-        reason = (
-            f"{minibatches} are more than rollout.prompts_per_step = {prompts} groups: use at most {prompts}"
-        )
+        reason = f"{minibatches} are more than rollout.prompts_per_step = {prompts} groups: use at most {prompts}"
         yield Refusal("update.minibatches", reason)
 
 
@@ -224,9 +202,7 @@ def some_data(recipe: Recipe) -> Iterator[Refusal]:
     """There must be prompts."""
     data = recipe.data
     if not data.train and not data.eval:
-        yield Refusal(
-            "data.train", "is empty: name prompts to train on, such as [prompts.jsonl] (or data.eval)"
-        )
+        yield Refusal("data.train", "is empty: name prompts to train on, such as [prompts.jsonl] (or data.eval)")
 
 
 def held_out(recipe: Recipe) -> Iterator[Refusal]:
@@ -244,9 +220,7 @@ def held_out(recipe: Recipe) -> Iterator[Refusal]:
 def no_replacements(recipe: Recipe) -> Iterator[Refusal]:
     """Dynamic sampling without replacements would only shrink the batch."""
     if recipe.rollout.dynamic_sampling and recipe.rollout.max_extra_groups == 0:
-        yield Refusal(
-            "rollout.max_extra_groups", "0 leaves rollout.dynamic_sampling nothing to replace groups with"
-        )
+        yield Refusal("rollout.max_extra_groups", "0 leaves rollout.dynamic_sampling nothing to replace groups with")
 
 
 def lora_targets(recipe: Recipe) -> Iterator[Refusal]:

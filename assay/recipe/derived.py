@@ -60,13 +60,9 @@ def choose_anchor(recipe: Recipe) -> Anchor:
         return Anchor("rollout", "the sampler's own log-probs, so the ratio carries the sampler's mismatch")
     needs = anchor_needs(recipe)
     if kind == "live" or (kind == "auto" and not needs):
-        return Anchor(
-            "live", "one optimizer step per batch, and nothing needs log-probs before it: the ratio is 1"
-        )
+        return Anchor("live", "one optimizer step per batch, and nothing needs log-probs before it: the ratio is 1")
     if kind == "recompute" and not needs:
-        return Anchor(
-            "recompute", "the recipe asks for it (a live anchor would be exact and save a forward pass)"
-        )
+        return Anchor("recompute", "the recipe asks for it (a live anchor would be exact and save a forward pass)")
     return Anchor("recompute", " and ".join(needs))
 
 

@@ -50,9 +50,7 @@ def _estimator_rule(key: str) -> Rule:
     return Rule(
         f"objective.{key}",
         lambda recipe: key in reads_of_estimator(recipe.objective.estimator),
-        lambda recipe: (
-            f"objective.estimator = {recipe.objective.estimator} does not read it (read by: {users})"
-        ),
+        lambda recipe: f"objective.estimator = {recipe.objective.estimator} does not read it (read by: {users})",
     )
 
 

@@ -107,9 +107,7 @@ def _walk(node: yaml.Node, at: str, path: Path, above: tuple[int, ...]) -> Itera
                 continue
             name = str(key.value)
             if name in seen:
-                raise UserError(
-                    f"{path}:{line}: {join(at, name)} is written twice, first on line {seen[name]}"
-                )
+                raise UserError(f"{path}:{line}: {join(at, name)} is written twice, first on line {seen[name]}")
             seen[name] = line
             yield join(at, name), line
             yield from _walk(value, join(at, name), path, above)

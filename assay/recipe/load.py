@@ -104,9 +104,7 @@ def _without_empty_sections(values: Mapping[str, Any], section: type[Section]) -
         opened = section_in(field.annotation) if field else None
         if opened is not None and value is None and field is not None and field.default is not None:
             continue
-        kept[name] = (
-            _without_empty_sections(value, opened) if opened and isinstance(value, Mapping) else value
-        )
+        kept[name] = _without_empty_sections(value, opened) if opened and isinstance(value, Mapping) else value
     return kept
 
 

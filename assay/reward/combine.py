@@ -38,8 +38,6 @@ def combine(
         outcome, reward, found = "unverifiable", 0.0, unverifiable
     else:
         outcome = judgements[0].outcome
-        reward = sum(
-            weight * (judgement.score or 0.0) for weight, judgement in zip(weights, judgements, strict=True)
-        )
+        reward = sum(weight * (judgement.score or 0.0) for weight, judgement in zip(weights, judgements, strict=True))
     message = "; ".join(f"{name}: {judgement.message}" for name, judgement in found if judgement.message)
     return Verdict(reward, outcome, parts, answer, seconds, message, judgements[0].score)

@@ -93,9 +93,7 @@ def _run_file(path: str, source: str) -> types.ModuleType:
     except SystemExit as error:
         raise UserError(f"reward function: {path} calls exit({error.code}) when imported") from None
     except Exception as error:  # whatever a user's file raises is the user's to mend
-        raise UserError(
-            f"reward function: {path} cannot be imported: {describe_error(error, path)}"
-        ) from None
+        raise UserError(f"reward function: {path} cannot be imported: {describe_error(error, path)}") from None
     return module
 
 
@@ -103,9 +101,7 @@ def _check_options(part: Part, parameters: Mapping[str, inspect.Parameter], rese
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for key in part.options:
         if key in reserved or not (open_ended or key in parameters):
-            raise UserError(
-                f"reward function {part.verifier} takes no option {key!r}{nearest(key, parameters)}"
-            )
+            raise UserError(f"reward function {part.verifier} takes no option {key!r}{nearest(key, parameters)}")
 
 
 def judge_trl(
@@ -184,9 +180,7 @@ def call(
         columns = ", ".join(key for key in offered if key not in (*_TRL_KNOWN, *_VERL_KNOWN))
         wrong = f"the function needs {lacking[0]!r}{nearest(lacking[0], offered)}, the data has: {columns}"
         return verifier_error(wrong), ""
-    positional = [
-        given.pop(name) for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_ONLY
-    ]
+    positional = [given.pop(name) for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_ONLY]
     output = io.StringIO()
     try:
         with contextlib.redirect_stdout(output):
@@ -219,9 +213,7 @@ def judge_score(score: Any, message: str = "", answer: Any = None) -> Judgement:
         except (ValueError, RuntimeError) as error:
             return verifier_error(f"the function returned a {type(score).__name__}: {error}")
     if not isinstance(score, numbers.Real):
-        return verifier_error(
-            f"the function returned {repr(score)[:60]} ({type(score).__name__}), not a number"
-        )
+        return verifier_error(f"the function returned {repr(score)[:60]} ({type(score).__name__}), not a number")
     value = float(score)
     if not abs(value) < float("inf"):
         return verifier_error(f"the function returned {value}")
@@ -241,12 +233,7 @@ def is_conversational(case: Case) -> bool:
 
 
 def _are_messages(value: Any) -> bool:
-    return (
-        isinstance(value, (list, tuple))
-        and bool(value)
-        and isinstance(value[0], Mapping)
-        and "role" in value[0]
-    )
+    return isinstance(value, (list, tuple)) and bool(value) and isinstance(value[0], Mapping) and "role" in value[0]
 
 
 def _plain_prompt(case: Case) -> str:

@@ -213,9 +213,7 @@ class _Keeper:
             raise AssayError(f"a reward worker died while loading: {_cause(self.kill())}") from None
         except Exception as error:  # a setup or an answer that cannot be pickled
             self.kill()
-            raise AssayError(
-                f"a reward worker could not be set up: {type(error).__name__}: {error}"
-            ) from error
+            raise AssayError(f"a reward worker could not be set up: {type(error).__name__}: {error}") from error
         if ready.refusal:
             self.kill()
             raise UserError(ready.refusal) if ready.user_error else AssayError(ready.refusal)
@@ -244,9 +242,7 @@ class _Keeper:
     def _greet(self, connection: Connection) -> Ready:
         connection.send(self.setup)
         if not connection.poll(_LOAD_SECONDS):
-            return Ready(
-                refusal=f"the reward functions did not load within {_LOAD_SECONDS:.0f} s", user_error=True
-            )
+            return Ready(refusal=f"the reward functions did not load within {_LOAD_SECONDS:.0f} s", user_error=True)
         return connection.recv()
 
     def kill(self) -> int | None:

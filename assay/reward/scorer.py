@@ -36,9 +36,7 @@ class Scorer:
         self._max_tokens = max_tokens
         self._overlong: Length | None = None
         if recipe.overlong_buffer > 0:
-            self._overlong = Length(
-                LengthOptions(buffer=recipe.overlong_buffer, penalty=recipe.overlong_penalty)
-            )
+            self._overlong = Length(LengthOptions(buffer=recipe.overlong_buffer, penalty=recipe.overlong_penalty))
         self.names: tuple[str, ...] = part_names(recipe)
         """Names of the parts, in the order of the recipe, then ``overlong`` if it is on."""
         self._weights = [part.weight for part in recipe.parts] + [1.0] * (self._overlong is not None)
@@ -56,9 +54,7 @@ class Scorer:
         ready = self._pool.ready
         judged = await asyncio.gather(
             *(
-                self._judge(
-                    index, [self._case(prompt, rollout, ready.wants_ids[index]) for rollout in rollouts]
-                )
+                self._judge(index, [self._case(prompt, rollout, ready.wants_ids[index]) for rollout in rollouts])
                 for index in range(len(ready.per_group))
             )
         )
@@ -128,9 +124,7 @@ def part_names(recipe: RewardRecipe) -> tuple[str, ...]:
     names += [OVERLONG] * (recipe.overlong_buffer > 0)
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise UserError(
-            f"two reward parts are called {twice[0]!r}: give one of them another name (reward.parts.name)"
-        )
+        raise UserError(f"two reward parts are called {twice[0]!r}: give one of them another name (reward.parts.name)")
     return tuple(names)
 
 

@@ -43,9 +43,7 @@ async def judge(ask: Ask, cases: Sequence[Case]) -> list[Finding]:
     return await _one_by_one(ask, cases, second, hung, spent)
 
 
-async def _one_by_one(
-    ask: Ask, cases: Sequence[Case], failure: Reply, hung: bool, spent: float
-) -> list[Finding]:
+async def _one_by_one(ask: Ask, cases: Sequence[Case], failure: Reply, hung: bool, spent: float) -> list[Finding]:
     alone = await asyncio.gather(*(ask([case], False) for case in cases))
     judgements: dict[int, Judgement] = {}
     for index, (case, reply) in enumerate(zip(cases, alone, strict=True)):

@@ -60,9 +60,7 @@ def load(part: Part, modules: dict[str, types.ModuleType]) -> LoadedPart:
     if is_function(part.verifier):
         return load_function(part, modules)
     verifier = verifiers[part.verifier](part.options)
-    return LoadedPart(
-        lambda cases: [verifier(case) for case in cases], canary=getattr(verifier, "canary", str)
-    )
+    return LoadedPart(lambda cases: [verifier(case) for case in cases], canary=getattr(verifier, "canary", str))
 
 
 def judge(part: LoadedPart, cases: Sequence[Case]) -> list[Judgement]:

@@ -245,9 +245,7 @@ class NativeEngine:
         unknown = [i for i in range(len(rows)) if i not in set(known)]
         parts: list[Tensor] = []
         if known and self._prefix:
-            parts.append(
-                self._runner.restore(self._prefix, [rows[i] for i in known], [slots[i] for i in known])
-            )
+            parts.append(self._runner.restore(self._prefix, [rows[i] for i in known], [slots[i] for i in known]))
         if unknown:
             parts.append(self._runner.prefill([rows[i] for i in unknown], [slots[i] for i in unknown]))
         order = torch.tensor(known + unknown).argsort()
@@ -272,9 +270,7 @@ class NativeEngine:
         numbers = torch.tensor([s.uniforms[len(s.tokens)] for s in rows], dtype=torch.float64)
         draw = sample(logits, numbers, [s.request.sampling for s in rows])
         kept = draw.kept_logprobs.tolist() if draw.kept_logprobs is not None else [None] * len(rows)
-        for row, token, full, cut in zip(
-            rows, draw.tokens.tolist(), draw.full_logprobs.tolist(), kept, strict=True
-        ):
+        for row, token, full, cut in zip(rows, draw.tokens.tolist(), draw.full_logprobs.tolist(), kept, strict=True):
             row.append(token, full, cut if row.request.sampling.cuts else None, self._version, self._stop)
         self._generated += len(rows)
 

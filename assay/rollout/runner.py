@@ -71,9 +71,7 @@ class ModelRunner:
         rows = torch.tensor([row for row, (_, shared) in enumerate(batch) for _ in shared])
         view = PrefillView(self.cache, self._put(slots), self._put(rows), self._put(padding), width)
         positions = self._put(positions)
-        logits = self._forward(
-            ids, positions.clamp(min=0), self.masks.build(positions, positions, self.dtype), view
-        )
+        logits = self._forward(ids, positions.clamp(min=0), self.masks.build(positions, positions, self.dtype), view)
         self.stats = replace(
             self.stats,
             prefill_tokens=self.stats.prefill_tokens + int(lengths.sum()),

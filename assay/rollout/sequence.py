@@ -46,9 +46,7 @@ class Sequence:
         """Prompt and answer so far."""
         return (*self.request.prompt.token_ids, *self.tokens)
 
-    def append(
-        self, token: int, logprob: float, kept: float | None, version: int, stop: frozenset[int]
-    ) -> None:
+    def append(self, token: int, logprob: float, kept: float | None, version: int, stop: frozenset[int]) -> None:
         """Take the sampled token; end at a stop token or when the room is used up."""
         self.tokens.append(token)
         self.logprobs.append(logprob)

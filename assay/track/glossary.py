@@ -42,9 +42,7 @@ GLOSSARY: tuple[Metric, ...] = (
         "rises; watch it with eval/greedy, which shaping and luck of the draw do not move",
         "It wanders by several hundredths from step to step: each step asks other prompts.",
     ),
-    Metric(
-        "reward/std", "reward", "Standard deviation of the rewards over the step's valid rollouts (ddof 1)."
-    ),
+    Metric("reward/std", "reward", "Standard deviation of the rewards over the step's valid rollouts (ddof 1)."),
     Metric("reward/part/*", "score", "Mean unweighted score of one verifier, by its name in the recipe."),
     Metric(
         "reward/correct",
@@ -77,9 +75,7 @@ GLOSSARY: tuple[Metric, ...] = (
     ),
     Metric("verdict/verifier_error", "count", "The verifier raised an exception: no reward.", (-inf, 0.0)),
     Metric("verdict/verifier_timeout", "count", "The verifier ran out of time: no reward.", (-inf, 0.0)),
-    Metric(
-        "verdict/unavailable", "count", "A judge or service could not be reached: no reward.", (-inf, 0.0)
-    ),
+    Metric("verdict/unavailable", "count", "A judge or service could not be reached: no reward.", (-inf, 0.0)),
     # group
     Metric(
         "group/all_fail",
@@ -104,9 +100,7 @@ GLOSSARY: tuple[Metric, ...] = (
     Metric("group/no_signal", "share", "Share of groups with fewer than two valid verdicts.", (-inf, 0.05)),
     Metric("group/count", "count", "Groups in the step's batch."),
     Metric("group/extra", "count", "Groups generated to replace ones without signal (dynamic sampling)."),
-    Metric(
-        "group/unused", "count", "Groups generated and not trained on: compute spent on finding mixed ones."
-    ),
+    Metric("group/unused", "count", "Groups generated and not trained on: compute spent on finding mixed ones."),
     # rollout
     Metric("rollout/tokens_mean", "tokens", "Mean length of a completion."),
     Metric("rollout/tokens_max", "tokens", "Longest completion."),
@@ -136,9 +130,7 @@ GLOSSARY: tuple[Metric, ...] = (
         "Share of completions that repeat another of their group word for word.",
         note="It rises as the policy grows sure; near 1 there is nothing left to compare.",
     ),
-    Metric(
-        "rollout/retried", "count", "Rollouts sampled anew because their verdict was the verifier's fault."
-    ),
+    Metric("rollout/retried", "count", "Rollouts sampled anew because their verdict was the verifier's fault."),
     # update
     Metric(
         "update/loss",
@@ -167,9 +159,7 @@ GLOSSARY: tuple[Metric, ...] = (
         (0.9, 1.1),
         "Exactly 1 while a batch is used once.",
     ),
-    Metric(
-        "update/ratio_max", "ratio", "Largest importance ratio.", note="Exactly 1 while a batch is used once."
-    ),
+    Metric("update/ratio_max", "ratio", "Largest importance ratio.", note="Exactly 1 while a batch is used once."),
     Metric(
         "update/clip_low_share",
         "share",
@@ -202,9 +192,7 @@ GLOSSARY: tuple[Metric, ...] = (
         "KL from the reference model: how far training has moved in all.",
         "grows slowly; a sudden climb precedes most collapses",
     ),
-    Metric(
-        "update/kl_coefficient", "factor", "Coefficient of the KL term; the adaptive controller moves it."
-    ),
+    Metric("update/kl_coefficient", "factor", "Coefficient of the KL term; the adaptive controller moves it."),
     Metric(
         "update/entropy",
         "nats/token",
@@ -274,9 +262,7 @@ GLOSSARY: tuple[Metric, ...] = (
         (-inf, 0.05),
         "bfloat16 alone makes about 0.01; float32 about 0.00001.",
     ),
-    Metric(
-        "mismatch/logprob_abs_max", "nats", "Largest distance of sampler and trainer log-probs of a token."
-    ),
+    Metric("mismatch/logprob_abs_max", "nats", "Largest distance of sampler and trainer log-probs of a token."),
     Metric("mismatch/kl", "nats/token", "KL of the sampler from the trainer.", (-inf, 0.01)),
     # sync
     Metric(
@@ -287,15 +273,11 @@ GLOSSARY: tuple[Metric, ...] = (
     ),
     # eval
     Metric("eval/prompts", "count", "Held-out prompts asked."),
-    Metric(
-        "eval/invalid", "count", "Answers that the verifier failed on; they are in no estimate.", (-inf, 0.0)
-    ),
+    Metric("eval/invalid", "count", "Answers that the verifier failed on; they are in no estimate.", (-inf, 0.0)),
     Metric("eval/greedy", "share", "Held-out accuracy of the likeliest answer.", "rises"),
     Metric("eval/greedy_low", "share", "Lower end of its interval."),
     Metric("eval/greedy_high", "share", "Upper end of its interval."),
-    Metric(
-        "eval/mean_at_*", "share", "Held-out accuracy averaged over n sampled answers a problem.", "rises"
-    ),
+    Metric("eval/mean_at_*", "share", "Held-out accuracy averaged over n sampled answers a problem.", "rises"),
     Metric("eval/mean_at_*_low", "share", "Lower end of its interval."),
     Metric("eval/mean_at_*_high", "share", "Upper end of its interval."),
     Metric(
@@ -330,9 +312,7 @@ GLOSSARY: tuple[Metric, ...] = (
 
 _EXACT: Mapping[str, Metric] = MappingProxyType({m.name: m for m in GLOSSARY if not m.is_pattern})
 # The pattern with most literal text wins: mean_at_*_low before mean_at_*.
-_PATTERNS: tuple[Metric, ...] = tuple(
-    sorted((m for m in GLOSSARY if m.is_pattern), key=lambda m: -len(m.name))
-)
+_PATTERNS: tuple[Metric, ...] = tuple(sorted((m for m in GLOSSARY if m.is_pattern), key=lambda m: -len(m.name)))
 
 
 def lookup(name: str) -> Metric:

@@ -49,9 +49,7 @@ def _scan(path: Path) -> tuple[list[dict[str, float]], int]:
         except (ValueError, AttributeError, KeyError) as error:
             if number == len(lines):
                 break
-            raise UserError(
-                f"{path}, row {number}: not a line of metrics ({error}); delete that line"
-            ) from None
+            raise UserError(f"{path}, row {number}: not a line of metrics ({error}); delete that line") from None
         whole += len(line)
     return rows, whole
 
@@ -74,9 +72,7 @@ class MetricsLog:
             with open(self.path, "ab") as file:
                 file.truncate(whole)
         except OSError as error:
-            raise UserError(
-                f"{self.path}: cannot be written ({error.strerror}); choose another run.folder"
-            ) from None
+            raise UserError(f"{self.path}: cannot be written ({error.strerror}); choose another run.folder") from None
         self._last = int(rows[-1]["step"]) if rows else -1
 
     def append(self, step: int, metrics: Mapping[str, Any]) -> None:

@@ -107,9 +107,7 @@ def _held_out(progress: Progress) -> Text | None:
     step, last = known[-1]
     text.append(f" greedy, step {step}")
     if last.get("eval/greedy_low") is not None and last.get("eval/greedy_high") is not None:
-        text.append(
-            f" (95%: {100 * last['eval/greedy_low']:.0f} to {100 * last['eval/greedy_high']:.0f})", "dim"
-        )
+        text.append(f" (95%: {100 * last['eval/greedy_low']:.0f} to {100 * last['eval/greedy_high']:.0f})", "dim")
     return text
 
 
@@ -125,9 +123,7 @@ def _groups(progress: Progress, width: int) -> Text | None:
     shown = [i for i in range(4) if i < 3 or shares[3] > 1e-9]
     words = 2 + sum(len(names[i]) for i in shown) + 2 * (len(shown) - 1)
     text = Text()
-    for (_, colour, block), cells in zip(
-        _KINDS, parts_of(shares, max(8, min(28, width - words))), strict=True
-    ):
+    for (_, colour, block), cells in zip(_KINDS, parts_of(shares, max(8, min(28, width - words))), strict=True):
         text.append(block * cells, style=colour)
     for place, i in enumerate(shown):
         text.append("  " + names[i], style=_KINDS[i][1] if place != 3 else "dim")
@@ -146,9 +142,7 @@ def _length(progress: Progress) -> Text | None:
     cut = progress.latest("rollout/truncated_share")
     if cut is not None:
         health = lookup("rollout/truncated_share").judge(cut)
-        text.append(
-            f"  {number(cut, 'share')} cut at the cap", style=_HEALTH[health] if health == "high" else "dim"
-        )
+        text.append(f"  {number(cut, 'share')} cut at the cap", style=_HEALTH[health] if health == "high" else "dim")
     return text
 
 
@@ -167,9 +161,7 @@ def _seconds(progress: Progress) -> Text | None:
         return None
     phases = {k[5:]: v for k, v in progress.history[-1].items() if k.startswith("time/") and k != "time/step"}
     step = progress.latest("time/step")
-    words = [
-        f"{name} {number(v, 's')}" for name, v in sorted(phases.items(), key=lambda p: -p[1]) if v >= 0.05
-    ]
+    words = [f"{name} {number(v, 's')}" for name, v in sorted(phases.items(), key=lambda p: -p[1]) if v >= 0.05]
     text = Text(" · ".join(words))
     if step is not None:
         text.append(f"{'  =  ' if words else ''}{number(step, 's')} a step", style="dim")
@@ -232,7 +224,5 @@ def samples(rows: Sequence[LoggedRollout], width: int) -> RenderableType:
         wanted = "" if row.right or row.gold is None else f", wanted {one_line(row.gold, 24)}"
         answer = "no answer" if row.answer is None else f"answer {one_line(row.answer, 24)}"
         line.append(f"{answer}{wanted}  ", style="bold")
-        lines.append(
-            line.append(one_line(row.completion, max(20, 2 * width - len(line.plain) - 2)), style="")
-        )
+        lines.append(line.append(one_line(row.completion, max(20, 2 * width - len(line.plain) - 2)), style=""))
     return Stack(*lines)

@@ -160,9 +160,7 @@ class RolloutLog:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(
-                f"{self.folder}: cannot be made ({error.strerror}); choose another run.folder"
-            ) from None
+            raise UserError(f"{self.folder}: cannot be made ({error.strerror}); choose another run.folder") from None
 
     def write(
         self,
@@ -220,8 +218,7 @@ def _read_file(path: Path) -> list[LoggedRollout]:
     try:
         rows = pq.read_table(path, columns=[f.name for f in fields(LoggedRollout)]).to_pylist()
         return [
-            LoggedRollout(**{**r, "token_ids": tuple(r["token_ids"]), "parts": json.loads(r["parts"])})
-            for r in rows
+            LoggedRollout(**{**r, "token_ids": tuple(r["token_ids"]), "parts": json.loads(r["parts"])}) for r in rows
         ]
     except (pa.ArrowInvalid, TypeError) as error:
         raise UserError(f"{path}: not a file of the rollout log ({error}); delete it") from None

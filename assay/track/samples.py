@@ -16,9 +16,7 @@ def good_and_bad(rows: Sequence[LoggedRollout]) -> list[LoggedRollout]:
     when all rewards are equal. Rows without a reward are never chosen; without any that has one the list is
     empty.
     """
-    valid = sorted(
-        (r for r in rows if r.reward is not None), key=lambda r: (r.admission, r.prompt_id, r.index)
-    )
+    valid = sorted((r for r in rows if r.reward is not None), key=lambda r: (r.admission, r.prompt_id, r.index))
     groups = [list(g) for _, g in groupby(valid, key=lambda r: (r.admission, r.prompt_id))]
     mixed = [g for g in groups if len({r.reward for r in g}) > 1]
     pool = mixed[valid[0].step % len(mixed)] if mixed else valid

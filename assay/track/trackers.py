@@ -170,9 +170,7 @@ class Trackio:
 
     def __init__(self, run: TrackedRun) -> None:
         module = _need("trackio", "trackio")
-        self._run = module.init(
-            project=run.project, name=run.name, config=flatten(run.recipe), resume="allow"
-        )
+        self._run = module.init(project=run.project, name=run.name, config=flatten(run.recipe), resume="allow")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log a step."""

@@ -115,9 +115,7 @@ def _line(points: Points, x: Scale, y: Scale) -> str:
 
 def _draw(series: Series, x: Scale, y: Scale) -> str:
     """One series: its line, or dots with whiskers."""
-    line = (
-        f'<path class="line {series.look}{" thin" if series.dots else ""}" d="{_line(series.points, x, y)}"/>'
-    )
+    line = f'<path class="line {series.look}{" thin" if series.dots else ""}" d="{_line(series.points, x, y)}"/>'
     if not series.dots:
         return line
     whiskers = "".join(
@@ -134,11 +132,7 @@ def _draw(series: Series, x: Scale, y: Scale) -> str:
 
 def legend(entries: Sequence[tuple[str, str]]) -> str:
     """Return a legend of ``(css class, label)``."""
-    return (
-        '<div class="legend">'
-        + "".join(f'<span><i class="{c}"></i>{safe(t)}</span>' for c, t in entries)
-        + "</div>"
-    )
+    return '<div class="legend">' + "".join(f'<span><i class="{c}"></i>{safe(t)}</span>' for c, t in entries) + "</div>"
 
 
 def line_chart(
@@ -173,9 +167,7 @@ def line_chart(
         return "\n".join([f"{x_label} {at:g}", *found])
 
     inner = shade + "".join(_draw(s, x, y) for s in series) + _columns(xs, x, title)
-    key = (
-        legend([(s.look + (" dotted" if s.dots else ""), s.label) for s in series]) if len(series) > 1 else ""
-    )
+    key = legend([(s.look + (" dotted" if s.dots else ""), s.label) for s in series]) if len(series) > 1 else ""
     return key + _axes(x, y, y_ticks, form, inner, name, x_label)
 
 
@@ -213,9 +205,7 @@ def stacked_chart(name: str, xs: Sequence[float], layers: Sequence[tuple[str, st
 
     def title(at: float) -> str:
         i = xs.index(at)
-        return "\n".join(
-            [f"step {at:g}", *(f"{label} {100 * s[i]:.0f}%" for label, _, s in reversed(layers))]
-        )
+        return "\n".join([f"step {at:g}", *(f"{label} {100 * s[i]:.0f}%" for label, _, s in reversed(layers))])
 
     inner += _columns(xs, x, title)
     key = legend([(f"{look} filled", label) for label, look, _ in reversed(layers)])

@@ -56,9 +56,7 @@ def outcome_panel(run: Path, report: Path, answers: int = 3) -> RenderableType:
     if pairs:
         parts += [_answers(pairs), Text()]
     parts += [_times(summary), Text(f"report  {report}"), Text(f"model   {run / 'model'}")]
-    return Panel(
-        Group(*parts), title=f"{run.name}: {summary['steps']} steps", title_align="left", padding=(1, 2)
-    )
+    return Panel(Group(*parts), title=f"{run.name}: {summary['steps']} steps", title_align="left", padding=(1, 2))
 
 
 def _then_and_now(run: Path, count: int) -> list[tuple[LoggedRollout, LoggedRollout]]:
@@ -66,9 +64,7 @@ def _then_and_now(run: Path, count: int) -> list[tuple[LoggedRollout, LoggedRoll
     steps = logged_steps(run, "eval")
     if len(steps) < 2:
         return []
-    then, now = (
-        {r.prompt_id: r for r in read(run, s, "eval") if r.index == 0} for s in (steps[0], steps[-1])
-    )
+    then, now = ({r.prompt_id: r for r in read(run, s, "eval") if r.index == 0} for s in (steps[0], steps[-1]))
     pairs = [(row, now[key]) for key, row in then.items() if key in now]
     pairs.sort(key=lambda pair: pair[0].completion == pair[1].completion)
     return pairs[:count]

@@ -40,9 +40,7 @@ def headline(run: RunRecord) -> str:
     took = run.seconds()
     time = f", {duration(took['step'])} of training" if took.get("step") else ""
     if not before or not after:
-        return (
-            f'<p class="lead">{steps:g} steps{time}. No held-out accuracy was measured before and after.</p>'
-        )
+        return f'<p class="lead">{steps:g} steps{time}. No held-out accuracy was measured before and after.</p>'
     n = f" on {after['n']:g} held-out problems" if after.get("n") else " on held-out problems"
     text = (
         f"Greedy accuracy{n} went from <b>{_estimate(before)}</b> to <b>{_estimate(after)}</b> "
@@ -75,9 +73,7 @@ def tiles(run: RunRecord) -> str:
     tokens = run.summary.get("tokens")
     named = tokens.items() if isinstance(tokens, Mapping) else [("", tokens)]
     found += [
-        (f"{v:,.0f}", f"tokens {str(k).replace('_', ' ')}".strip())
-        for k, v in named
-        if isinstance(v, int | float)
+        (f"{v:,.0f}", f"tokens {str(k).replace('_', ' ')}".strip()) for k, v in named if isinstance(v, int | float)
     ]
     step = run.seconds().get("step")
     if step and run.metrics:
@@ -108,9 +104,7 @@ def before_after(run: RunRecord) -> str:
         )
     if not rows:
         return _card('<p class="missing">No held-out evaluation was recorded.</p>')
-    head = (
-        "<th></th><th class='number'>before</th><th class='number'>after</th><th class='number'>points</th>"
-    )
+    head = "<th></th><th class='number'>before</th><th class='number'>after</th><th class='number'>points</th>"
     scale = "<th class='interval-cell'>0 to 100%: grey before, blue after</th>"
     n = (after.get("greedy") or before.get("greedy") or {}).get("n")
     note = f"{n:g} held-out problems; " if n else ""
@@ -228,9 +222,7 @@ def health(run: RunRecord) -> str:
     return drawn + still or _card('<p class="missing">Not recorded.</p>')
 
 
-def _measured(
-    run: RunRecord, name: str
-) -> tuple[Metric, list[tuple[float, float]], tuple[float, float] | None, str]:
+def _measured(run: RunRecord, name: str) -> tuple[Metric, list[tuple[float, float]], tuple[float, float] | None, str]:
     """A metric's glossary entry, its values, its band, and the words below its chart."""
     metric, points = lookup(name), run.series(name)
     band, healthy, note = metric.band, metric.healthy_text, metric.note

@@ -46,9 +46,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         if self.sort not in _SORTS:
-            raise UserError(
-                f"--sort {self.sort}: not known{nearest(self.sort, _SORTS)}; choose {', '.join(_SORTS)}"
-            )
+            raise UserError(f"--sort {self.sort}: not known{nearest(self.sort, _SORTS)}; choose {', '.join(_SORTS)}")
         outcomes = get_args(Outcome)
         if self.outcome is not None and self.outcome not in outcomes:
             near = nearest(self.outcome, outcomes)
@@ -75,9 +73,7 @@ def select(run: Path, selection: Selection) -> tuple[list[LoggedRollout], int]:
     """
     steps = logged_steps(run)
     if not steps:
-        raise UserError(
-            f"{run}: no completions were logged (track.rollouts was off, or no step was finished)"
-        )
+        raise UserError(f"{run}: no completions were logged (track.rollouts was off, or no step was finished)")
     chosen = list(reversed(steps)) if selection.step is None else [selection.step]
     found: list[LoggedRollout] = []
     seen = 0
@@ -91,9 +87,7 @@ def select(run: Path, selection: Selection) -> tuple[list[LoggedRollout], int]:
     return found[: selection.limit or None], seen
 
 
-def show(
-    run: str | Path, selection: Selection, console: rich.console.Console, folder: str | Path = "runs"
-) -> None:
+def show(run: str | Path, selection: Selection, console: rich.console.Console, folder: str | Path = "runs") -> None:
     """Print the wanted completions of a run, those of one prompt and step in one panel.
 
     ``run`` is a path, or a name under ``folder``. Completions are printed as text: no markup or escape code
@@ -105,9 +99,7 @@ def show(
     rows, seen = select(path, selection)
     for group in _neighbours(rows):
         console.print(_panel(group))
-    shown = (
-        f"{len(rows)} of the {seen} completions looked at" if rows else f"none of {seen} completions matches"
-    )
+    shown = f"{len(rows)} of the {seen} completions looked at" if rows else f"none of {seen} completions matches"
     hint = "  --limit N shows more" if rows and len(rows) == selection.limit else ""
     console.print(Text(f"{path.name}: {shown}{hint}", style="dim"))
 
@@ -125,9 +117,7 @@ def _panel(rows: Sequence[LoggedRollout]) -> Panel:
     head = Text().append(visible(first.question.strip()), style="bold")
     if first.gold is not None:
         head.append(f"\nwanted {one_line(first.gold, 200)}", style="dim")
-    body = [
-        part for row in rows for part in (Rule(style="dim"), _verdict(row), Text(visible(row.completion)))
-    ]
+    body = [part for row in rows for part in (Rule(style="dim"), _verdict(row), Text(visible(row.completion)))]
     return Panel(Stack(head, *body), title=title, title_align="left", border_style="dim")
 
 

@@ -19,9 +19,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}[assistant]{% endif %}"
 )
 BOS_TEMPLATE = "<s>" + TEMPLATE
-THINKING_TEMPLATE = (
-    TEMPLATE + "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
-)
+THINKING_TEMPLATE = TEMPLATE + "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
 
 
 def character_tokenizer(

@@ -165,9 +165,7 @@ def test_an_unreachable_hub_is_one_line() -> None:
         "except UserError as error: print(error)"
     )
     offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": "/nonexistent"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=offline, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=offline, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("hub:openai/gsm8k:main@train: cannot be loaded (")
     assert done.stdout.count("\n") == 1
 
@@ -183,9 +181,7 @@ def test_reasoning_gym_tasks_are_the_same_every_time() -> None:
     assert row.columns["answer"] == "3"
     assert row.columns["metadata"]["source_dataset"] == "chain_sum"
     assert row.columns["task_options"]["max_digits"] == 1
-    assert read_rows("reasoning_gym:gcd") == read_rows("reasoning_gym:gcd"), (
-        "an absent seed is 0, not a random one"
-    )
+    assert read_rows("reasoning_gym:gcd") == read_rows("reasoning_gym:gcd"), "an absent seed is 0, not a random one"
     assert len(read_rows("reasoning_gym:gcd")) == 500
 
 

@@ -70,9 +70,7 @@ def test_the_chat_template_gives_one_opening_token_a_turn(tokenizer: Any) -> Non
     assert ids.count(tokenizer.convert_tokens_to_ids("<|im_start|>")) == 3
     assert tokenizer.decode(ids) == text
     own = render([{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1"}], tokenizer, data)
-    assert (
-        own == "<|im_start|>system\nAdd.<|im_end|>\n<|im_start|>user\n1+1<|im_end|>\n<|im_start|>assistant\n"
-    )
+    assert own == "<|im_start|>system\nAdd.<|im_end|>\n<|im_start|>user\n1+1<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_log_probs_are_those_of_the_packaged_file(folder: Path, tokenizer: Any) -> None:
@@ -108,9 +106,7 @@ def test_what_is_fetched_is_not_fetched_again(folder: Path) -> None:
     assert (folder / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_a_failed_download_is_one_line_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_download_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     (tmp_path / f".{demo_model.DEMO_NAME}.aside-of-a-killed-fetch").mkdir()

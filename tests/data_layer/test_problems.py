@@ -81,9 +81,7 @@ def test_other_rows_go_by_their_text_or_their_problem_column() -> None:
     assert text("a", problem=1) != text("a", problem=2)
     assert text("a", problem=None) == text("a")
     assert text("x", metadata={"source_dataset": "maze"}) == text("x")
-    assert problem_of([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], {}) != text(
-        "a"
-    )
+    assert problem_of([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], {}) != text("a")
 
 
 problems = st.lists(st.sampled_from("abcdefghij"), min_size=2, max_size=40).filter(lambda p: len(set(p)) > 1)
@@ -102,9 +100,7 @@ def test_held_out_problems_are_never_trained_on(names: list[str], data: Any, see
 
     draws.shuffle(items)
     again = split_holdout(items, n, seed)
-    assert (set(again[0]), set(again[1])) == (set(training), set(held_out)), (
-        "the order of rows does not matter"
-    )
+    assert (set(again[0]), set(again[1])) == (set(training), set(held_out)), "the order of rows does not matter"
     smaller = split_holdout(items, max(n - 1, 0), seed)[1]
     assert set(smaller) <= set(held_out)
 
@@ -113,9 +109,7 @@ def test_the_choice_depends_on_the_seed_and_is_pinned() -> None:
     items = [Item(f"p{i}") for i in range(100)]
     chosen = {seed: [i.problem for i in split_holdout(items, 5, seed)[1]] for seed in (0, 1)}
     assert chosen[0] != chosen[1]
-    assert chosen[0] == PINNED, (
-        "another choice would put problems that old runs trained on into the held-out set"
-    )
+    assert chosen[0] == PINNED, "another choice would put problems that old runs trained on into the held-out set"
 
 
 PINNED = ["p65", "p29", "p36", "p98", "p25"]

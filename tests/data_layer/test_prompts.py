@@ -45,9 +45,7 @@ def test_a_prompt_holds_all_that_is_known(tmp_path: Path) -> None:
 
 @settings(deadline=None, max_examples=20)
 @given(st.permutations(rows(6)))
-def test_ids_survive_reordering(
-    tmp_path_factory: pytest.TempPathFactory, shuffled: list[dict[str, Any]]
-) -> None:
+def test_ids_survive_reordering(tmp_path_factory: pytest.TempPathFactory, shuffled: list[dict[str, Any]]) -> None:
     folder = tmp_path_factory.mktemp("ids")
     before = load(write_jsonl(folder / "a.jsonl", rows(6)))
     after = load(write_jsonl(folder / "b.jsonl", shuffled), suffix=" Think.")
@@ -66,9 +64,7 @@ PINNED = "1653952353b29d55"
 
 def test_equal_rows_are_merged_and_different_ones_are_not(tmp_path: Path) -> None:
     one = {"prompt": "2+2?", "answer": "4"}
-    path = write_jsonl(
-        tmp_path / "a.jsonl", [one, {**one, "answer": "four"}, one, {**one, "tests": ["x"]}, one]
-    )
+    path = write_jsonl(tmp_path / "a.jsonl", [one, {**one, "answer": "four"}, one, {**one, "tests": ["x"]}, one])
     found = load(path)
     assert [p.source for p in found.prompts] == [f"{path}:{n}" for n in (1, 2, 4)]
     assert len({p.id for p in found.prompts}) == 3

@@ -204,9 +204,7 @@ def aggregations(golden: Golden) -> Iterator[Entry]:
     values, layout = golden.flat(golden.content["aggregate_input"]), golden.layout
     totals = Totals.count(golden.everything, layout)
     for name, expected in golden.content.get("aggregate", {}).items():
-        weights = token_weights(
-            AGGREGATIONS[name], golden.everything, layout, totals, golden.constant, torch.float64
-        )
+        weights = token_weights(AGGREGATIONS[name], golden.everything, layout, totals, golden.constant, torch.float64)
         yield f"aggregate.{name}", (weights * values).sum(), scalar(expected)
 
 

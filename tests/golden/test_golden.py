@@ -95,8 +95,7 @@ def test_a_file_with_other_rollouts(content: dict[str, Any]) -> None:
     rows = {k: [v[i] for i in keep] for k, v in content.items() if isinstance(v, list)}
     own = ("grpo_std", "grpo_mean_only", "rloo", "opo", "grpo_passk")
     kept = {
-        kind: {key: [entries[key][i] for i in keep] for key in own}
-        for kind, entries in content["advantage"].items()
+        kind: {key: [entries[key][i] for i in keep] for key in own} for kind, entries in content["advantage"].items()
     }
     other = {"aggregate_note": content["aggregate_note"], **rows, "advantage": kept}
     found = compare(other)

@@ -39,9 +39,7 @@ class Case:
             self.step,
             layout=layout,
             **{name: getattr(self.step, name)[sequences] for name in per_sequence},
-            **{
-                name: getattr(self.step, name)[places] for name in ("trainable", "sampler_logprobs", "values")
-            },
+            **{name: getattr(self.step, name)[places] for name in ("trainable", "sampler_logprobs", "values")},
         )
         return Case(step, self.anchor[places], self.policy[places], self.ref[places])
 
@@ -210,9 +208,5 @@ def leaf_of(policy: Tensor, layout: Layout, *, padded: bool):
         leaf = policy.clone().requires_grad_()
         return leaf, lambda: leaf * 1.0
     mask, order = padding_mask(layout), torch.argsort(layout.sequence, stable=True)
-    leaf = (
-        torch.full(mask.shape, torch.nan, dtype=policy.dtype)
-        .masked_scatter(mask, policy[order])
-        .requires_grad_()
-    )
+    leaf = torch.full(mask.shape, torch.nan, dtype=policy.dtype).masked_scatter(mask, policy[order]).requires_grad_()
     return leaf, lambda: torch.zeros_like(policy).index_put((order,), leaf[mask])

@@ -96,9 +96,7 @@ def gdpo(
     return out
 
 
-def gae(
-    rewards: Sequence[float], values: Sequence[float], gamma: float, lam: float
-) -> tuple[list[float], list[float]]:
+def gae(rewards: Sequence[float], values: Sequence[float], gamma: float, lam: float) -> tuple[list[float], list[float]]:
     """Advantages and returns of one sequence of the policy's tokens."""
     advantages, carried = [0.0] * len(rewards), 0.0
     for t in reversed(range(len(rewards))):
@@ -133,9 +131,7 @@ def rejected_and_weights(
     return rejected, weights
 
 
-def token_weight(
-    counting: Sequence[int], rollouts: Rollouts, aggregation: str, constant: float
-) -> dict[int, float]:
+def token_weight(counting: Sequence[int], rollouts: Rollouts, aggregation: str, constant: float) -> dict[int, float]:
     """The weight of each counting token by the aggregation's words."""
     chosen = set(counting)
     mine = [[t for t in tokens if t in chosen] for tokens in rollouts.tokens]
@@ -181,8 +177,7 @@ def token_losses(
         s0 = math.exp(sum(d0.values()) / len(mine))
         sign = {t: math.copysign(1.0, advantages[t]) if advantages[t] else 0.0 for t in mine}
         bounded = [
-            sign[t] * min(sign[t] * d[t], sign[t] * clamp(d[t], -settings.clip_low, settings.clip_high))
-            for t in mine
+            sign[t] * min(sign[t] * d[t], sign[t] * clamp(d[t], -settings.clip_low, settings.clip_high)) for t in mine
         ]
         geometric = math.exp(sum(bounded) / len(mine)) * sum(advantages[t] for t in mine) / len(mine)
         for t in mine:
@@ -205,9 +200,7 @@ def token_losses(
     return out
 
 
-def kl_values(
-    name: str, theta: dict[int, float], frozen: dict[int, float], ref: dict[int, float]
-) -> dict[int, float]:
+def kl_values(name: str, theta: dict[int, float], frozen: dict[int, float], ref: dict[int, float]) -> dict[int, float]:
     """KL per token; with a trailing + its value at ``frozen`` and k2's change from there."""
 
     def at(kind: str, point: dict[int, float], t: int) -> float:

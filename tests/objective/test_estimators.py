@@ -112,9 +112,7 @@ def test_gdpo_is_its_definition(seed: int, missing: bool):
     if missing:
         step = replace(step, parts=step.parts.clone().index_fill(0, torch.tensor([0]), torch.nan))
     chosen = ObjectiveRecipe(estimator="gdpo", min_std=0.05)
-    raw = gdpo(
-        rollouts_of(step), step.parts.tolist(), step.part_weights.tolist(), step.valid.tolist(), chosen
-    )
+    raw = gdpo(rollouts_of(step), step.parts.tolist(), step.part_weights.tolist(), step.valid.tolist(), chosen)
     expected = whitened(to_tokens(raw, step), step)
     assert_close(advantages(step, chosen).advantages, expected, atol=1e-9, rtol=1e-9)
 
@@ -167,17 +165,13 @@ def test_laws(name: str, seed: int, by: float, factor: float):
         )
         assert_close(advantages(moved, chosen).advantages, plain, atol=1e-6, rtol=1e-6)
     if law.scale is not None:
-        larger = replace(
-            step, rewards=step.rewards * factor, greedy=step.greedy * factor, parts=step.parts * factor
-        )
+        larger = replace(step, rewards=step.rewards * factor, greedy=step.greedy * factor, parts=step.parts * factor)
         expected = plain if law.scale == "invariant" else plain * factor
         assert_close(advantages(larger, chosen).advantages, expected, atol=1e-5, rtol=1e-5)
     order = torch.randperm(layout.n_sequences, generator=torch.Generator().manual_seed(seed))
     case = Case(step, plain, plain, plain)
     _, places = layout.select(order)
-    assert_close(
-        advantages(case.keep(order.tolist()).step, chosen).advantages, plain[places], atol=1e-9, rtol=1e-9
-    )
+    assert_close(advantages(case.keep(order.tolist()).step, chosen).advantages, plain[places], atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["grpo", "passk"])
@@ -297,9 +291,7 @@ def test_a_kl_in_the_reward_is_taken_from_token_rewards():
     step = replace(step, trainable=torch.tensor([True, False, True, True, True]))
     anchor = torch.tensor([-1.0, math.nan, -2.0, math.nan, math.nan]).double()
     ref = torch.tensor([-1.5, math.nan, -1.0, math.nan, math.nan]).double()
-    chosen = ObjectiveRecipe(
-        estimator="reinforce++", kl=KlRecipe(coefficient=0.1, estimator="k1", where="reward")
-    )
+    chosen = ObjectiveRecipe(estimator="reinforce++", kl=KlRecipe(coefficient=0.1, estimator="k1", where="reward"))
     found = advantages(step, chosen, anchor, ref, kl_coef=0.1)
     to_go = {0: 1 - 0.1 * (0.5 - 1.0), 2: 1 - 0.1 * -1.0}
     expected = whiten(to_go)

@@ -45,8 +45,7 @@ def test_every_term_shows_with_its_numbers():
     assert said["anchor"].startswith("recompute")
     assert said["policy loss"].endswith("for A < 0 at most 3 |A|")
     assert said["correction"] == (
-        "l_t is multiplied by w within [0.4, 2.5], else rejected; "
-        "w = exp(sum over the rollout of anchor - sampler)"
+        "l_t is multiplied by w within [0.4, 2.5], else rejected; w = exp(sum over the rollout of anchor - sampler)"
     )
     assert said["rejection"].endswith("outside [0.9, infinity]")
     assert said["truncated answers"].startswith("leave numerator and denominator")

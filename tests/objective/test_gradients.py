@@ -39,9 +39,7 @@ def objective(seed: int, loss: str, ratio: str) -> ObjectiveRecipe:
         aggregation=sorted(AGGREGATIONS)[seed % 5],
         entropy=(0.0, 0.03)[seed // 2 % 2],
         correction=CorrectionRecipe(**CORRECTIONS[seed % len(CORRECTIONS)]),
-        kl=KlRecipe(
-            coefficient=0.1, estimator=("k1", "k2", "k3", "abs", "k1+", "k2+", "k3+", "abs+")[seed % 8]
-        ),
+        kl=KlRecipe(coefficient=0.1, estimator=("k1", "k2", "k3", "abs", "k1+", "k2+", "k3+", "abs+")[seed % 8]),
     )
 
 
@@ -80,8 +78,7 @@ def test_value_and_gradient_are_the_definitions(loss: str, ratio: str, seed: int
         divergence = kl_values(chosen.kl.estimator, theta, frozen, dict(enumerate(ref)))
         nats = {t: entropy_of(torch.tensor(theta[t], dtype=torch.float64)).item() for t in counting}
         return sum(
-            weight[t]
-            * (factor[t] * policy_terms[t] + chosen.kl.coefficient * divergence[t] - chosen.entropy * nats[t])
+            weight[t] * (factor[t] * policy_terms[t] + chosen.kl.coefficient * divergence[t] - chosen.entropy * nats[t])
             for t in counting
         )
 
@@ -127,12 +124,8 @@ def test_clip_shares_count_where_the_clip_takes_effect(seed: int):
     named = ("update/clip_low_share", "update/clip_high_share", "update/dual_clip_share")
     assert sum(numbers[name] for name in named) * found.totals.tokens == pytest.approx(int(still.sum()))
     gap = (case.policy - case.anchor).exp()
-    assert numbers[named[0]] * found.totals.tokens == pytest.approx(
-        int((counts & (a < 0) & (gap < 0.8)).sum())
-    )
-    assert numbers[named[1]] * found.totals.tokens == pytest.approx(
-        int((counts & (a > 0) & (gap > 1.2)).sum())
-    )
+    assert numbers[named[0]] * found.totals.tokens == pytest.approx(int((counts & (a < 0) & (gap < 0.8)).sum()))
+    assert numbers[named[1]] * found.totals.tokens == pytest.approx(int((counts & (a > 0) & (gap > 1.2)).sum()))
     assert numbers[named[2]] * found.totals.tokens == pytest.approx(int((counts & (a < 0) & (gap > 2)).sum()))
 
 

@@ -28,9 +28,7 @@ def test_estimates_are_unbiased_over_a_distribution():
     for name in ("k1", "k3", "k1+", "k3+"):
         assert_close((weight * kl(name, logp, ref)).sum(), exact)
     for name in ESTIMATES:
-        gradient = torch.autograd.grad((weight * kl(f"{name}+", logp, ref)).sum(), logits, retain_graph=True)[
-            0
-        ]
+        gradient = torch.autograd.grad((weight * kl(f"{name}+", logp, ref)).sum(), logits, retain_graph=True)[0]
         assert_close(gradient, wanted)
     gradient = torch.autograd.grad((weight * kl("k3", logp, ref)).sum(), logits, retain_graph=True)[0]
     assert (gradient - wanted).abs().max() > 0.01

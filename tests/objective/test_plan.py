@@ -56,9 +56,7 @@ OFF = ObjectiveRecipe(kl=KlRecipe(where="reward"))
         (ObjectiveRecipe(anchor="recompute"), 1, 1, "recompute"),
     ],
 )
-def test_auto_is_live_where_that_is_exact(
-    chosen: ObjectiveRecipe, epochs: int, minibatches: int, anchor: str
-):
+def test_auto_is_live_where_that_is_exact(chosen: ObjectiveRecipe, epochs: int, minibatches: int, anchor: str):
     assert needs_anchor(chosen, epochs, minibatches) == anchor
 
 
@@ -85,9 +83,7 @@ def test_corrections_and_rejection_are_their_definitions(seed, kind, level, low,
     layout, tokens = case.step.layout, case.step.tokens.tolist()
     gaps = (case.anchor - case.step.sampler_logprobs).tolist()
     logs = {t: gaps[t] for t in range(layout.n_tokens) if tokens[t]}
-    places = [
-        [t for t in range(layout.n_tokens) if layout.sequence[t] == s] for s in range(layout.n_sequences)
-    ]
+    places = [[t for t in range(layout.n_tokens) if layout.sequence[t] == s] for s in range(layout.n_sequences)]
     rejected, weights = rejected_and_weights(logs, Rollouts(places, layout.group.tolist()), correction)
     assert set(found.counts.nonzero().squeeze(1).tolist()) == set(logs) - rejected
     expected = [weights.get(t, 0.0) for t in range(layout.n_tokens)]
@@ -99,9 +95,7 @@ def test_corrections_and_rejection_are_their_definitions(seed, kind, level, low,
         assert numbers["mismatch/logprob_abs_max"] == pytest.approx(max(map(abs, logs.values())))
         k3 = sum(math.exp(x) - x - 1 for x in logs.values()) / len(logs)
         assert numbers["mismatch/kl"] == pytest.approx(k3)
-        per_rollout = [
-            math.exp(sum(logs[t] for t in p if t in logs)) for p in places if any(t in logs for t in p)
-        ]
+        per_rollout = [math.exp(sum(logs[t] for t in p if t in logs)) for p in places if any(t in logs for t in p)]
         for name, w in (("sequence", per_rollout), ("token", [math.exp(x) for x in logs.values()])):
             share = sum(w) ** 2 / (len(w) * sum(x * x for x in w))
             assert numbers[f"update/ess_{name}"] == pytest.approx(share)
@@ -186,9 +180,7 @@ def test_masked_truncation_is_not_rejection():
 def test_advantages_weights_and_corrections_are_constants():
     case = draw(8)
     anchor = case.anchor.clone().requires_grad_()
-    chosen = ObjectiveRecipe(
-        correction=CorrectionRecipe(kind="truncate"), kl=KlRecipe(coefficient=0.1, where="reward")
-    )
+    chosen = ObjectiveRecipe(correction=CorrectionRecipe(kind="truncate"), kl=KlRecipe(coefficient=0.1, where="reward"))
     given_advantages = advantages(case.step, chosen, anchor, case.ref, 0.1).advantages
     found = plan(case.step, chosen, given_advantages, anchor)
     assert not given_advantages.requires_grad
@@ -230,9 +222,7 @@ def test_half_precision_is_widened(dtype: torch.dtype):
     half = numbers.clone().requires_grad_()
     anchor = torch.tensor([-0.5, -1.5, -2.0, -1.0], dtype=dtype)
     ours = one_loss(KL_LOSS, half, anchor_logprobs=anchor, ref_logprobs=anchor, kl_coef=0.1)
-    exact = one_loss(
-        KL_LOSS, numbers.float(), anchor_logprobs=anchor.float(), ref_logprobs=anchor.float(), kl_coef=0.1
-    )
+    exact = one_loss(KL_LOSS, numbers.float(), anchor_logprobs=anchor.float(), ref_logprobs=anchor.float(), kl_coef=0.1)
     assert ours.loss.dtype == torch.float32
     assert ours.loss.item() == exact.loss.item()
     ours.loss.backward()

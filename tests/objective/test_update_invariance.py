@@ -53,13 +53,9 @@ def recipe(seed: int, **fields) -> ObjectiveRecipe:
 @pytest.mark.parametrize("loss", sorted(LOSSES))
 @few
 @given(seed=SEEDS, cut=SEEDS, live=st.booleans())
-def test_the_gradient_ignores_the_split(
-    loss: str, aggregation: str, correction: str, seed: int, cut: int, live: bool
-):
+def test_the_gradient_ignores_the_split(loss: str, aggregation: str, correction: str, seed: int, cut: int, live: bool):
     case = draw(seed)
-    chosen = recipe(
-        seed, loss=loss, aggregation=aggregation, correction=CorrectionRecipe(**CORRECTIONS[correction])
-    )
+    chosen = recipe(seed, loss=loss, aggregation=aggregation, correction=CorrectionRecipe(**CORRECTIONS[correction]))
     live = live and correction == "none" and chosen.kl.where == "loss"
     at_once = update(case, chosen, whole(case), live=live, skip=False)
     in_parts = update(case, chosen, split(case, cut), live=live)
@@ -164,9 +160,7 @@ def test_truncated_answers_leave_numerator_and_denominator(aggregation: str, see
     kept = replace(case.step, valid=case.step.valid & ~case.step.truncated)
     untouched = plan(kept, chosen, masked.advantages)
     weights = step_weights(masked.plan, case.step.layout, chosen, MAX_TOKENS).weights
-    assert_close(
-        weights, step_weights(untouched, case.step.layout, chosen, MAX_TOKENS).weights, atol=0, rtol=0
-    )
+    assert_close(weights, step_weights(untouched, case.step.layout, chosen, MAX_TOKENS).weights, atol=0, rtol=0)
     before = advantages(case.step, chosen.model_copy(update={"mask_truncated": False}))
     assert torch.equal(before.advantages, masked.advantages)
 

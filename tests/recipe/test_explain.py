@@ -57,11 +57,7 @@ def test_formulas_numbers_and_origins(recipe):
 
 def test_the_cost_of_a_step(recipe):
     text = words(
-        shown(
-            load_recipe(
-                recipe, ["rollout.max_tokens=100", "rollout.prompts_per_step=4", "rollout.dtype=bfloat16"]
-            )
-        )
+        shown(load_recipe(recipe, ["rollout.max_tokens=100", "rollout.prompts_per_step=4", "rollout.dtype=bfloat16"]))
     )
     assert "4 prompts x 8 answers x 100 tokens: at most 3,200 a step, in bfloat16" in text
     assert "by at most 8 further ones (at most 6,400 tokens)" in text

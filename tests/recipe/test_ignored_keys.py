@@ -118,9 +118,7 @@ def test_every_rule_speaks_of_a_key_that_exists():
 
 def test_values_that_nobody_chose_are_not_refused():
     load_recipe({**DATA, "preset": "dapo"}, ["objective.loss=reinforce"])  # the preset's clip range is idle
-    load_recipe(
-        {**DATA, "preset": "gspo", "objective": {"clip_low": 3e-4, "loss": "reinforce", "ratio": "sequence"}}
-    )
+    load_recipe({**DATA, "preset": "gspo", "objective": {"clip_low": 3e-4, "loss": "reinforce", "ratio": "sequence"}})
     load_recipe(DATA, ["objective.tau_pos=1.0"])  # the default, as a saved recipe writes it
     with pytest.raises(UserError, match=r"recipe: objective.clip_low is set, but"):
         load_recipe({**DATA, "preset": "gspo", "objective": {"clip_low": 0.1, "loss": "reinforce"}})
@@ -138,9 +136,7 @@ def test_the_recipe_knows_the_registered_estimators():
 
 
 def test_the_recipe_knows_the_registered_losses():
-    assert {name: LOSSES[name] for name in LOSSES} == {
-        name: REGISTERED_LOSSES[name].keys for name in REGISTERED_LOSSES
-    }
+    assert {name: LOSSES[name] for name in LOSSES} == {name: REGISTERED_LOSSES[name].keys for name in REGISTERED_LOSSES}
     assert frozenset().union(*LOSSES.values()) == LOSS_KEYS
 
 

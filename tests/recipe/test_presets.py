@@ -48,9 +48,7 @@ def test_what_the_presets_set_beside_the_objective():
     recipes = {name: load_recipe({"preset": name, **DATA}).recipe for name in PRESETS}
     assert {n for n, r in recipes.items() if r.rollout.dynamic_sampling} == {"dapo", "olmo3"}
     assert {n: r.update.minibatches for n, r in recipes.items() if r.update.minibatches > 1} == {"gspo": 4}
-    assert {n: r.reward.overlong_buffer for n, r in recipes.items() if r.reward.overlong_buffer} == {
-        "dapo": 0.2
-    }
+    assert {n: r.reward.overlong_buffer for n, r in recipes.items() if r.reward.overlong_buffer} == {"dapo": 0.2}
     assert recipes["dapo"].reward.overlong_buffer == 4096 / 20480
     assert recipes["dapo"].reward.overlong_penalty == 1
     correction = recipes["olmo3"].objective.correction

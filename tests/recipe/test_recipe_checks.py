@@ -216,9 +216,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message", "mend"), CASES, ids=lambda v: v[:60] if isinstance(v, str) else ""
-)
+@pytest.mark.parametrize(("overrides", "message", "mend"), CASES, ids=lambda v: v[:60] if isinstance(v, str) else "")
 def test_refused_with_its_reason_until_mended(overrides, message, mend):
     assert f": {message}" in refused(overrides)
     load_recipe({}, [*DATA, *overrides, *mend])

@@ -105,8 +105,7 @@ def test_broken_yaml_names_the_line(tmp_path, text, line):
         ("update: {learning_rate: fast}\n", "r.yaml:1: update.learning_rate must be a number, not 'fast'"),
         (
             "update: {schedule: cosin}\n",
-            "r.yaml:1: update.schedule must be one of constant, linear, cosine, not 'cosin' "
-            "(did you mean 'cosine'?)",
+            "r.yaml:1: update.schedule must be one of constant, linear, cosine, not 'cosin' (did you mean 'cosine'?)",
         ),
         (
             "run: {deterministic: perhaps}\n",
@@ -174,8 +173,7 @@ def test_a_value_of_a_wrong_type(tmp_path, text, message):
         ),
         (
             "reward.parts[2].weight=1",
-            "override reward.parts[2].weight: there is no such entry: "
-            "reward.parts has 1 entry, counted from 0",
+            "override reward.parts[2].weight: there is no such entry: reward.parts has 1 entry, counted from 0",
         ),
         ("rollout.group_size=many", "override: rollout.group_size must be a whole number, not 'many'"),
         ("rollout=5", "override: rollout must be a section of keys, not 5"),
@@ -193,8 +191,7 @@ def test_a_faulty_override(override, message):
 def test_the_last_override_is_blamed_not_the_file(tmp_path):
     text = "data: {train: [a]}\nrollout: {group_size: 4}\n"
     assert (
-        file_error(tmp_path, text, ["rollout.group_size=0"])
-        == "override: rollout.group_size must be at least 1, not 0"
+        file_error(tmp_path, text, ["rollout.group_size=0"]) == "override: rollout.group_size must be at least 1, not 0"
     )
 
 

@@ -122,9 +122,7 @@ def test_keys_refer_to_other_keys_and_to_the_environment(tmp_path, monkeypatch):
         "run: {steps: '${oc.env:ASSAY_TEST_STEPS}'}\n"
         "reward:\n  parts:\n    - {verifier: number, weight: 3}\n    - ${reward.parts[0]}\n"
     )
-    found = load_recipe(
-        write(tmp_path, text), ["rollout.temperature=0.7", "reward.parts[0].name=first"], check=False
-    )
+    found = load_recipe(write(tmp_path, text), ["rollout.temperature=0.7", "reward.parts[0].name=first"], check=False)
     assert found.recipe.eval.temperature == 0.7
     assert found.recipe.run.steps == 12
     assert found.recipe.reward.parts[1].weight == 3

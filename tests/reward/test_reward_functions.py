@@ -67,16 +67,13 @@ def test_async_functions_are_awaited(tmp_path: Path, kind: str) -> None:
     wait = "await asyncio.sleep(0)" if kind == "async def" else "pass"
     part = loaded(
         tmp_path,
-        f"import asyncio\n{kind} f(completions, **columns):\n    {wait}\n"
-        "    return [len(c) for c in completions]\n",
+        f"import asyncio\n{kind} f(completions, **columns):\n    {wait}\n    return [len(c) for c in completions]\n",
     )
     assert [j.score for j in judge(part, [case("4"), case("four")])] == [1.0, 4.0]
 
 
 def test_completion_ids_are_given_to_functions_that_name_them(tmp_path: Path) -> None:
-    part = loaded(
-        tmp_path, "def f(completions, completion_ids):\n    return [sum(i) for i in completion_ids]\n"
-    )
+    part = loaded(tmp_path, "def f(completions, completion_ids):\n    return [sum(i) for i in completion_ids]\n")
     assert part.wants_ids
     assert [j.score for j in judge(part, [case("4", token_ids=(1, 2)), case("5", token_ids=(4,))])] == [
         3.0,
@@ -120,9 +117,7 @@ def test_options_are_further_arguments(tmp_path: Path) -> None:
         ("return [b'x' * (1 << 62)] * 2", "OverflowError|MemoryError"),
     ],
 )
-def test_what_goes_wrong_for_the_group_is_said_of_every_member(
-    tmp_path: Path, body: str, expected: str
-) -> None:
+def test_what_goes_wrong_for_the_group_is_said_of_every_member(tmp_path: Path, body: str, expected: str) -> None:
     part = loaded(tmp_path, f"def f(completions):\n    {body}\n")
     for score, outcome, message in outcomes(part, [case("4"), case("5")]):
         assert (score, outcome) == (None, "verifier_error")
@@ -155,9 +150,7 @@ def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path) -> None:
     assert message == "the function needs 'anser' (did you mean 'answer'?), the data has: prompt, answer"
 
 
-def test_what_a_function_prints_ends_in_the_message(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_function_prints_ends_in_the_message(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     part = loaded(tmp_path, "def f(completions):\n    print('seen', completions)\n    return [1.0]\n")
     assert judge(part, [case("4")]) == [Judgement(1.0, message="printed: seen ['4']")]
     assert capfd.readouterr().out == ""
@@ -182,9 +175,7 @@ def test_the_canary_is_the_gold_answer_in_the_same_row(tmp_path: Path) -> None:
         ("raise SystemExit(2)", "f", "{path} calls exit(2) when imported"),
     ],
 )
-def test_functions_that_cannot_be_used_are_refused(
-    tmp_path: Path, source: str, name: str, message: str
-) -> None:
+def test_functions_that_cannot_be_used_are_refused(tmp_path: Path, source: str, name: str, message: str) -> None:
     with pytest.raises(UserError) as error:
         loaded(tmp_path, source, name)
     assert message.format(path=tmp_path / "rewards.py") in str(error.value)

@@ -103,20 +103,14 @@ def test_noise_corrupts_nothing(pool: Pool, capfd: pytest.CaptureFixture[str]) -
     noisy = [ask(pool, text) for i in range(10) for text in ("noise", f"say {i}")]
     replies = [f.result() for f in noisy]
     assert [score(reply) for reply in replies[1::2]] == list(range(10))
-    assert all(
-        "could not convert" in r.judgements[0].message for r in replies[::2] if isinstance(r, Answered)
-    )
+    assert all("could not convert" in r.judgements[0].message for r in replies[::2] if isinstance(r, Answered))
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "")
 
 
 def test_time_in_the_queue_does_not_count(tmp_path: Path) -> None:
-    slow = (
-        "import time\ndef f(data_source, solution_str, ground_truth):\n    time.sleep(0.3)\n    return 1.0\n"
-    )
-    with Pool(
-        parts_of(tmp_path, slow), workers=1, timeout_s=1.0
-    ) as pool:  # 2.4 s of work in a queue of 1 s jobs
+    slow = "import time\ndef f(data_source, solution_str, ground_truth):\n    time.sleep(0.3)\n    return 1.0\n"
+    with Pool(parts_of(tmp_path, slow), workers=1, timeout_s=1.0) as pool:  # 2.4 s of work in a queue of 1 s jobs
         assert [score(f.result()) for f in [ask(pool, "x") for _ in range(8)]] == [1.0] * 8
 
 

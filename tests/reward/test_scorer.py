@@ -50,9 +50,7 @@ def raises(completions, **columns):
 """
 
 
-def verdicts(
-    recipe: RewardRecipe, answers: Sequence[Rollout], question: Prompt | None = None
-) -> list[Verdict]:
+def verdicts(recipe: RewardRecipe, answers: Sequence[Rollout], question: Prompt | None = None) -> list[Verdict]:
     with Scorer(recipe, MAX_TOKENS) as scorer:
         return asyncio.run(scorer.score(question or prompt(), answers))
 
@@ -95,8 +93,7 @@ def test_permuting_rollouts_permutes_verdicts(mixed: Scorer, order: list[int]) -
 
     def found(some: Sequence[Rollout]) -> list[tuple]:
         return [
-            (v.reward, v.outcome, v.answer, tuple(v.parts.items()))
-            for v in asyncio.run(mixed.score(prompt(), some))
+            (v.reward, v.outcome, v.answer, tuple(v.parts.items())) for v in asyncio.run(mixed.score(prompt(), some))
         ]
 
     straight = found(answers)
@@ -174,8 +171,7 @@ def test_two_hundred_verdicts_at_once_with_bombs_among_them(functions: str) -> N
 
     async def ask(scorer: Scorer) -> list[list[Verdict]]:
         groups = [
-            (prompt(answer=str(i)), rollouts(f"{i}" if i not in faults else f"{i} {faults[i]}"))
-            for i in range(200)
+            (prompt(answer=str(i)), rollouts(f"{i}" if i not in faults else f"{i} {faults[i]}")) for i in range(200)
         ]
         return await asyncio.gather(*(scorer.score(*group) for group in groups))
 

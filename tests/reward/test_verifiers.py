@@ -22,8 +22,7 @@ from assay.reward.verifiers.number import canonical, numbers_in, single_number
 
 assert assay.reward.verifiers
 CASES = [
-    json.loads(line)
-    for line in (Path(__file__).parents[1] / "data" / "verifier_cases.jsonl").read_text().splitlines()
+    json.loads(line) for line in (Path(__file__).parents[1] / "data" / "verifier_cases.jsonl").read_text().splitlines()
 ]
 
 
@@ -260,9 +259,7 @@ def test_reasoning_gym_scores_as_the_task_does() -> None:
             {**entry, "data_source": "reasoning_gym:chain_sum", "task_options": {"size": 3, "seed": 1}},
         ):
             for answer in (entry["answer"], "-123456", ""):
-                judgement = judge_row(
-                    Case(completion=f"Let me see.\n{answer}" if answer else "", columns=columns)
-                )
+                judgement = judge_row(Case(completion=f"Let me see.\n{answer}" if answer else "", columns=columns))
                 assert judgement.score == (data.score_answer(answer, entry) if answer else 0.0)
             assert judge_row(Case(completion="", columns=columns)).outcome == NO
     assert judge_row(Case(completion="4", gold="4")).outcome == ERROR
@@ -299,8 +296,7 @@ def test_traps_of_public_bug_reports(kind: str) -> None:
     wrong = {
         row["id"]: (row["reason"], result)
         for row in rows
-        if (result := verdict_of(row)) != row["expect"]
-        and result not in (row["tests"] or {}).get("also_ok", [])
+        if (result := verdict_of(row)) != row["expect"] and result not in (row["tests"] or {}).get("also_ok", [])
     }
     assert rows
     assert wrong == {}
@@ -317,9 +313,7 @@ def test_no_completion_makes_a_verifier_raise_or_pass_by_chance(name: str, compl
     assert judgement.score == 0.0 or name == "choice" or gold in completion
 
 
-@pytest.mark.parametrize(
-    ("name", "gold"), [("number", "4"), ("math", r"\frac{1}{2}"), ("choice", "B"), ("exact", "a")]
-)
+@pytest.mark.parametrize(("name", "gold"), [("number", "4"), ("math", r"\frac{1}{2}"), ("choice", "B"), ("exact", "a")])
 def test_every_canary_is_right(name: str, gold: str) -> None:
     places = {"number": ["last", "tagged", "boxed", "hash", "only"], "math": ["auto", "boxed"]}
     for place in places.get(name, ["whole", "tagged", "boxed", "last_line"] if name == "exact" else [None]):

@@ -129,12 +129,8 @@ def test_weights_published_under_running_answers_recompute_their_cache():
     assert {1} in made_of
     for rollout in answers:
         under = [logits_of(m, request, rollout).log_softmax(-1) for m in (old, model)]
-        for place, (token, version) in enumerate(
-            zip(rollout.token_ids, rollout.segments[0].versions, strict=True)
-        ):
-            assert rollout.sampler_logprobs[place] == pytest.approx(
-                float(under[version][place, token]), abs=1e-4
-            )
+        for place, (token, version) in enumerate(zip(rollout.token_ids, rollout.segments[0].versions, strict=True)):
+            assert rollout.sampler_logprobs[place] == pytest.approx(float(under[version][place, token]), abs=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -213,9 +213,7 @@ def test_requests_may_join_a_running_round(llama):
         return seen
 
     seen = asyncio.run(scenario())
-    assert (
-        seen[50, 1].token_ids == run(engine_on(llama), requests(["late"], n=2, first_id=50))[50, 1].token_ids
-    )
+    assert seen[50, 1].token_ids == run(engine_on(llama), requests(["late"], n=2, first_id=50))[50, 1].token_ids
     assert len(seen) == 6
 
 

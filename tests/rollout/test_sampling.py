@@ -72,9 +72,7 @@ def test_the_uniform_number_is_the_cumulative_probability():
     drawn = sample(probabilities.log().expand(6, -1), uniforms, [Sampling()] * 6)
     assert drawn.tokens.tolist() == [0, 0, 2, 2, 3, 3]
     assert drawn.kept_logprobs is None
-    assert drawn.full_logprobs.tolist() == pytest.approx(
-        [math.log(p) for p in (0.25, 0.25, 0.5, 0.5, 0.25, 0.25)]
-    )
+    assert drawn.full_logprobs.tolist() == pytest.approx([math.log(p) for p in (0.25, 0.25, 0.5, 0.5, 0.25, 0.25)])
 
 
 def test_top_p_keeps_the_crossing_token_and_breaks_ties_by_index():
@@ -140,9 +138,7 @@ settings_strategy = st.builds(
 
 @settings(deadline=None, max_examples=50)
 @given(
-    row=st.lists(st.one_of(finite, st.just(-math.inf)), min_size=1, max_size=600).filter(
-        lambda r: max(r) > -40
-    ),
+    row=st.lists(st.one_of(finite, st.just(-math.inf)), min_size=1, max_size=600).filter(lambda r: max(r) > -40),
     uniform=st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, 1 - 2**-53])),
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
     sampling=settings_strategy,

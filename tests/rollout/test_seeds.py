@@ -4,9 +4,7 @@ from hypothesis import strategies as st
 
 from assay.rollout.seeds import uniforms
 
-names = st.tuples(
-    st.integers(-(2**63), 2**63), st.integers(0, 10**9), st.text(max_size=8), st.integers(0, 4096)
-)
+names = st.tuples(st.integers(-(2**63), 2**63), st.integers(0, 10**9), st.text(max_size=8), st.integers(0, 4096))
 
 
 @settings(deadline=None, max_examples=50)

@@ -16,9 +16,7 @@ def sequences(n: int) -> list[Sequence]:
 
 
 @settings(deadline=None, max_examples=50)
-@given(
-    total=st.integers(1, 20), slots=st.integers(1, 8), ends=st.lists(st.sets(st.integers(0, 7)), max_size=12)
-)
+@given(total=st.integers(1, 20), slots=st.integers(1, 8), ends=st.lists(st.sets(st.integers(0, 7)), max_size=12))
 def test_slots_stay_dense_and_moves_follow_the_answers(total, slots, ends):
     scheduler = Scheduler(slots)
     scheduler.add(sequences(total))
@@ -38,9 +36,7 @@ def test_slots_stay_dense_and_moves_follow_the_answers(total, slots, ends):
         for source, target in moves:
             memory[target] = memory[source]
         left += [s.index for s in finished]
-        assert [memory[slot] for slot in range(len(scheduler.running))] == [
-            s.index for s in scheduler.running
-        ]
+        assert [memory[slot] for slot in range(len(scheduler.running))] == [s.index for s in scheduler.running]
     assert entered == sorted(entered)
     assert len(set(left)) == len(left)
     assert len(left) + len(scheduler.running) + len(scheduler.waiting) == total

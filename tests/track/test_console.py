@@ -67,9 +67,7 @@ def test_plain_prints_a_line_a_step():
         "entropy 0.830  kl 0.012  clip 0.000  1,020 tok/s  11.9 s  left 0:30"
     )
     assert [line for line in lines if line.startswith("step 2/4") and line.endswith("left 0:20")]
-    assert sum("by construction" in line for line in lines) == 2, (
-        "loss and clip are explained once, not each step"
-    )
+    assert sum("by construction" in line for line in lines) == 2, "loss and clip are explained once, not each step"
     assert "\x1b" not in out.getvalue()
 
 
@@ -123,9 +121,7 @@ def test_evaluations_and_messages():
 
 def live(width, **options):
     clock = Clock()
-    terminal = rich.console.Console(
-        width=width, height=40, file=io.StringIO(), force_terminal=True, record=True
-    )
+    terminal = rich.console.Console(width=width, height=40, file=io.StringIO(), force_terminal=True, record=True)
     return LiveConsole(terminal=terminal, clock=clock, **options), terminal, clock
 
 

@@ -18,11 +18,7 @@ NAMES = [m.name for m in GLOSSARY if not m.is_pattern]
 
 
 @settings(deadline=None, max_examples=40)
-@given(
-    st.lists(
-        st.dictionaries(st.sampled_from(NAMES), st.floats(allow_nan=False, allow_infinity=False)), max_size=6
-    )
-)
+@given(st.lists(st.dictionaries(st.sampled_from(NAMES), st.floats(allow_nan=False, allow_infinity=False)), max_size=6))
 def test_floats_come_back_bit_for_bit(tmp_path_factory, rows):
     log = MetricsLog(tmp_path_factory.mktemp("run") / "metrics.jsonl")
     for step, row in enumerate(rows, start=1):

@@ -20,9 +20,7 @@ FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 @st.composite
 def groups(draw):
     n = draw(st.integers(0, 3))
-    columns = draw(
-        st.sampled_from([{}, {"answer": "7"}, {"answer": 7}, {"answer": ["a", "b"]}, {"other": "x"}])
-    )
+    columns = draw(st.sampled_from([{}, {"answer": "7"}, {"answer": 7}, {"answer": ["a", "b"]}, {"other": "x"}]))
     content = draw(TEXT)
     prompt = Prompt(
         draw(TEXT), ({"role": "user", "content": content},), draw(TEXT), (1,), columns, draw(TEXT), draw(TEXT)
@@ -47,9 +45,7 @@ def groups(draw):
 @given(st.lists(groups(), max_size=3), st.data())
 def test_the_file_holds_exactly_the_groups(tmp_path_factory, batch, data):
     run = tmp_path_factory.mktemp("run")
-    advantages = [
-        data.draw(st.lists(FLOATS, min_size=len(g.rollouts), max_size=len(g.rollouts))) for g in batch
-    ]
+    advantages = [data.draw(st.lists(FLOATS, min_size=len(g.rollouts), max_size=len(g.rollouts))) for g in batch]
     RolloutLog(run / "rollouts").write(12, batch, advantages)
     rows = read(run, 12)
     assert rows == rows_of(12, batch, advantages)

@@ -15,9 +15,7 @@ def scalars(folder):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     events = accumulator.EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
-    return events, {
-        tag: [(e.step, round(e.value, 6)) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]
-    }
+    return events, {tag: [(e.step, round(e.value, 6)) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
 def test_tensorboard_events_are_readable(tmp_path):
@@ -67,9 +65,7 @@ except MissingExtra as error:
 
 @pytest.mark.parametrize("name", sorted(TRACKERS))
 def test_a_tracker_that_is_not_installed_says_how_to_get_it(tmp_path, name):
-    done = subprocess.run(
-        [sys.executable, "-c", MISSING, name, tmp_path], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", MISSING, name, tmp_path], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("2 ")
     assert f"assay[{name}]" in done.stdout
 

@@ -32,9 +32,7 @@ def test_a_gap_breaks_the_line_and_a_lone_point_is_drawn():
 
 
 def test_places_are_exact():
-    drawn = line_chart(
-        "x", [Series("x", [(0, 0.0), (5, 0.5), (10, 1.0)])], str, span=(0, 1), band=(0.25, 0.75)
-    )
+    drawn = line_chart("x", [Series("x", [(0, 0.0), (5, 0.5), (10, 1.0)])], str, span=(0, 1), band=(0.25, 0.75))
     assert 'd="M0.0 1000.0h0.01L500.0 500.0L1000.0 0.0"' in drawn
     assert '<rect class="band" x="0" y="250.0" width="1000" height="500.0"/>' in drawn
 

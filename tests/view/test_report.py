@@ -118,9 +118,7 @@ def test_an_overlap_of_the_intervals_is_said(runs):
     assert "may be chance" in write_report(runs / "try").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    "missing", ["summary.json", "recipe.yaml", "metrics.jsonl", "evals.jsonl", "rollouts", "all"]
-)
+@pytest.mark.parametrize("missing", ["summary.json", "recipe.yaml", "metrics.jsonl", "evals.jsonl", "rollouts", "all"])
 def test_any_file_may_be_missing(runs, missing):
     run = runs / "try"
     for name in ["summary.json", "recipe.yaml", "metrics.jsonl", "evals.jsonl", "rollouts"]:

@@ -16,9 +16,7 @@ def group_of(answers, prompt_id="p1", admission=0, gold="7", question="What is 3
         segment = Segment("policy", tuple(range(n)), (-0.5,) * n, (index,) * n)
         rollouts.append(Rollout(prompt_id, index, (segment,), "stop", text))
         outcome = "verifier_error" if reward is None else "scored"
-        verdicts.append(
-            Verdict(reward, outcome, {"number": reward}, text or None, 0.1, f"compared {text}", reward)
-        )
+        verdicts.append(Verdict(reward, outcome, {"number": reward}, text or None, 0.1, f"compared {text}", reward))
     return Group(prompt, tuple(rollouts), tuple(verdicts), admission)
 
 

@@ -35,9 +35,7 @@ def gae(
     needs="values",
     keys=("kl.reward", "gamma", "lam"),
 )
-def whitened_gae(
-    token_rewards: Tensor, layout: Layout, signals: Signals, settings: ObjectiveRecipe
-) -> Advantage:
+def whitened_gae(token_rewards: Tensor, layout: Layout, signals: Signals, settings: ObjectiveRecipe) -> Advantage:
     """:func:`gae` over the critic's values, whitened over the step's tokens (Schulman et al. 2017, PPO)."""
     assert signals.values is not None
     tokens = signals.tokens(layout)

@@ -48,9 +48,7 @@ class Advantage:
 class Compute(Protocol):
     """The function of an estimator."""
 
-    def __call__(
-        self, token_rewards: Tensor, layout: Layout, signals: Signals, settings: ObjectiveRecipe
-    ) -> Advantage:
+    def __call__(self, token_rewards: Tensor, layout: Layout, signals: Signals, settings: ObjectiveRecipe) -> Advantage:
         """Map token rewards (N,) to token advantages (N,)."""
         ...
 

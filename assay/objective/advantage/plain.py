@@ -10,9 +10,7 @@ from assay.recipe.schema import ObjectiveRecipe
 
 
 @estimator("none", formula="A_i = r_i", scale="equivariant")
-def reward_itself(
-    token_rewards: Tensor, layout: Layout, signals: Signals, settings: ObjectiveRecipe
-) -> Advantage:
+def reward_itself(token_rewards: Tensor, layout: Layout, signals: Signals, settings: ObjectiveRecipe) -> Advantage:
     """A_i = r_i, without a baseline: REINFORCE (Williams 1992).
 
     With reward 1 and the loss ``reinforce`` it is maximum likelihood, which is how `assay sft` uses it.

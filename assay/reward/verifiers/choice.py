@@ -141,9 +141,7 @@ def _is_option(match: re.Match[str], letters: str) -> bool:
     if letter.islower():  # "b", "b)", "b." but not "a good one"
         return not re.match(r"\s*\w|\s+[(\"]", after)
     # "A car ..." and "I think ..." are words; "A because ..." is an option.
-    return letter not in "AI" or not re.match(
-        r"\s+(?!because|since|as\b|for\b|or\b|and\b|with\b)[a-z]", after
-    )
+    return letter not in "AI" or not re.match(r"\s+(?!because|since|as\b|for\b|or\b|and\b|with\b)[a-z]", after)
 
 
 def _merge(groups: Any) -> list[str]:

@@ -72,9 +72,7 @@ class Number:
         if len(different) > 1:
             return Judgement(0.0, "scored", answer, f"{len(different)} different answers (numbers: {count})")
         right = self.options.control or _equal(different[0], gold, self.options.tolerance)
-        verdict = (
-            "accepted" if self.options.control else f"{'equals' if right else 'is not'} {_clip(case.gold)}"
-        )
+        verdict = "accepted" if self.options.control else f"{'equals' if right else 'is not'} {_clip(case.gold)}"
         return Judgement(float(right), "scored", answer, f"{_clip(answer)} {verdict} (numbers: {count})")
 
     def canary(self, gold: Any) -> str:
@@ -100,9 +98,7 @@ class Number:
             places, missing = tagged(text, self.options.tag), f"no number in <{self.options.tag}>"
         numbers = [numbers_in(place) for place in places]
         # "14 + 19 = 33" states 33; "5, 6" states two.
-        stated = [
-            values if "=" not in place else values[-1:] for place, values in zip(places, numbers, strict=True)
-        ]
+        stated = [values if "=" not in place else values[-1:] for place, values in zip(places, numbers, strict=True)]
         if how == "hash":
             stated = [values[:1] for values in stated]
         return [value for values in stated for value in values], missing

@@ -53,14 +53,8 @@ class ReasoningGym:
         """Extract and score; missing columns and an unknown task are the data's fault."""
         name = _task_name(case.columns)
         entry = case.columns.get("entry", case.columns)
-        if (
-            name is None
-            or not isinstance(entry, Mapping)
-            or not {"question", "answer", "metadata"} <= set(entry)
-        ):
-            return verifier_error(
-                "the row lacks the columns of a reasoning_gym task: its name, and its entry"
-            )
+        if name is None or not isinstance(entry, Mapping) or not {"question", "answer", "metadata"} <= set(entry):
+            return verifier_error("the row lacks the columns of a reasoning_gym task: its name, and its entry")
         if name not in self.tasks:
             return verifier_error(f"reasoning_gym has no task {name!r}{nearest(name, self.tasks)}")
         found = extract(case, self.options.extract, self.options.tag)
@@ -90,6 +84,4 @@ def _task_name(columns: Mapping[str, Any]) -> str | None:
     name, source = columns.get("reasoning_gym_task"), columns.get("data_source")
     if isinstance(name, str):
         return name
-    return (
-        source.partition(":")[2] if isinstance(source, str) and source.startswith("reasoning_gym:") else None
-    )
+    return source.partition(":")[2] if isinstance(source, str) and source.startswith("reasoning_gym:") else None
