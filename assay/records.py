@@ -59,7 +59,7 @@ class Segment:
     """A run of tokens with one origin inside a rollout."""
 
     kind: SegmentKind
-    """``policy``: sampled, trainable. ``forced``: put there by a budget or template. ``tool``: said by an environment."""
+    """``policy``: sampled, trainable. ``forced``: from a budget or template. ``tool``: said by an environment."""
     token_ids: tuple[int, ...]
     sampler_logprobs: tuple[float, ...] = ()
     """Per token, natural log, full softmax of logits / temperature by the engine that sampled; policy segments only."""

@@ -1,7 +1,7 @@
 """Measuring two sides in one run: alternating rounds, medians and ranges, and what machine it was.
 
-Single absolute times are noisy on shared machines, so every benchmark runs its sides A B A B ... in one process or session
-and reports the ratio of medians, with the range of the round-by-round ratios beside it.
+Single absolute times are noisy on shared machines, so every benchmark runs its sides A B A B ... in one process and
+reports the ratio of their medians, with each side's range beside it.
 """
 
 from __future__ import annotations
