@@ -36,6 +36,7 @@ CORE: Mapping[str, str] = {
     "pyarrow": "15",
     "pydantic": "2.9",
     "omegaconf": "2.3",
+    "pyyaml": "6",
     "typer": "0.15",
     "rich": "13.7",
     "math-verify": "0.7",

@@ -137,10 +137,10 @@ def sign_section(runs: Mapping[int, Path]) -> list[str]:
     spans = (range(1, 11), range(last - 9, last + 1))
     header = ["seed", *(f"{sign}, steps {s[0]} to {s[-1]}" for sign in ("zero and above", "below zero") for s in spans)]
     return [
-        "## What it does not learn",
+        "## What is hard to learn",
         "",
-        "Accuracy of the training samples by the right answer's sign. Reinforcement learning raises what is already said",
-        "now and then; what is hardly ever said, a number below zero, has nothing to be raised from.",
+        "Accuracy of the training samples by the right answer's sign. Reinforcement learning raises what is already",
+        "said now and then; numbers below zero the model hardly ever says at first, so there is little to raise.",
         "",
         *table(
             header,
@@ -158,6 +158,7 @@ def page(runs: Mapping[int, Path], control: Path, found: Mapping[str, Mapping[st
     evals = {seed: {int(r["step"]): r for r in read_metrics(run / "evals.jsonl")} for seed, run in runs.items()}
     first, machine = summaries[SEEDS[0]], harness.machine()
     phases = [k for k in first["seconds"] if k != "step"]
+    asked = first["before"]["greedy"]["n"]
     lines = [
         "# The demo",
         "",
@@ -165,8 +166,8 @@ def page(runs: Mapping[int, Path], control: Path, found: Mapping[str, Mapping[st
         "",
         "`make demo` trains SmolLM2-135M-Instruct on sums and differences of two one-digit numbers",
         "(`recipes/arithmetic-smollm2.yaml`). There are 145 distinct problems in 200 wordings; 60 problems are held out",
-        f"in every wording and operand order: {first['before']['greedy']['n']} held-out prompts that no run was trained",
-        "on. The reward is 1 when the last number of the answer is right, else 0.",
+        f"in every wording and operand order: {asked} held-out prompts that no run was",
+        "trained on. The reward is 1 when the last number of the answer is right, else 0.",
         "",
         *seeds_section(summaries, evals),
         *form_section(first, runs[SEEDS[0]], control, found),
