@@ -72,10 +72,10 @@ class CheckpointStore:
         """Steps of the whole checkpoints, oldest first."""
         return sorted(int(p.parent.name[5:]) for p in self.path.glob(f"step-*/{STATE}"))
 
-    def newest(self) -> str:
-        """The newest whole checkpoint in words, for whoever must go on from it."""
+    def way_back(self) -> str:
+        """What is left to go on from, in words."""
         steps = self.steps()
-        return self._place(steps[-1]).name if steps else "none"
+        return f"go on from {self._place(steps[-1]).name} with --resume" if steps else "no checkpoint was there yet"
 
     def load(self, read_tensors: Callable[[Path], None]) -> RunState | None:
         """The state of the newest whole checkpoint, after ``read_tensors(folder)``; ``None`` without a checkpoint.
@@ -107,7 +107,7 @@ class CheckpointStore:
             free = shutil.disk_usage(_existing(self.path)).free / 2**20
             raise AssayError(
                 f"{what} could not be written: {error.strerror or error} ({free:,.0f} MB are free in "
-                f"{self.path.parent}); make room and go on with --resume; the newest whole checkpoint: {self.newest()}"
+                f"{self.path.parent}); make room; {self.way_back()}"
             ) from error
 
     def _prune(self, best_step: int | None) -> None:

@@ -177,6 +177,5 @@ class Run:
             write_json(self.folder.failed_batch, [asdict(g) for g in harvest.groups])
         raise AssayError(
             f"loss or gradient were not finite in {MAX_BAD_STEPS} steps in a row; the last batch is in "
-            f"{self.folder.failed_batch}. Lower update.learning_rate and start anew, or go on with --resume from the "
-            f"newest whole checkpoint: {self._store.newest()}"
+            f"{self.folder.failed_batch}; start anew with a lower update.learning_rate, or {self._store.way_back()}"
         )

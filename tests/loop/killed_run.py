@@ -1,4 +1,4 @@
-"""A run that kills itself at a chosen moment, for processes forked from a warm one.
+"""A run that sends itself signals at a chosen moment, for processes forked from a warm one.
 
 A *moment* is an entry of a phase (``generate``, ``score``, ``update``, ``publish``, ``evaluate``, ``checkpoint``) or one
 of the places between them that a power cut could hit: see `MOMENTS`.
@@ -10,7 +10,9 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,11 @@ import assay.track.metrics as metrics
 from assay.loop.trainer import train
 from assay.policy.policy import Policy
 from assay.recipe.schema import Recipe
-from assay.track.console import make_console
+from assay.records import Group
+from assay.track.console import SilentConsole
 from assay.track.phases import Phases
 
+PHASES = ("generate", "score", "update", "publish", "evaluate", "checkpoint")
 MOMENTS: dict[str, tuple[Any, str, str]] = {
     "weights moved": (Policy, "update", "after"),
     "before metrics": (metrics.MetricsLog, "append", "before"),
@@ -33,22 +37,35 @@ MOMENTS: dict[str, tuple[Any, str, str]] = {
 }
 """By name: what is called there (an object and its attribute), and on which side of the call."""
 
+FORKS = get_context("forkserver")
+FORKS.set_forkserver_preload(
+    ["killed_run", "transformers.models.llama.modeling_llama", "peft", "pandas", "pyarrow.pandas_compat"]
+)
 
-class Watch:
-    """Counts moments; at the ``nth`` of the one named ``moment`` the process dies as by ``kill -9``."""
 
-    def __init__(self, moment: str = "", nth: int = 0) -> None:
-        self.seen: Counter[str] = Counter()
-        self._moment = moment
-        self._nth = nth
+@dataclass
+class Signals:
+    """At the ``nth`` of the moments named ``moment`` the process gets the first of ``numbers``, when it says that it is
+    stopping the second. All moments are counted."""
+
+    moment: str = ""
+    nth: int = 0
+    numbers: Sequence[int] = (signal.SIGKILL,)
+    seen: Counter[str] = field(default_factory=Counter)
 
     def at(self, moment: str) -> None:
         """It is that moment."""
         self.seen[moment] += 1
-        if moment == self._moment and self.seen[moment] == self._nth:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if moment == self.moment and self.seen[moment] == self.nth:
+            os.kill(os.getpid(), self.numbers[0])
 
-    def everywhere(self) -> None:
+    def stopping(self) -> None:
+        """The run says that it will stop."""
+        self.seen["stopping"] += 1
+        if len(self.numbers) > 1:
+            os.kill(os.getpid(), self.numbers[1])
+
+    def watch(self) -> None:
         """Watch all moments of this process, which is a fork that trains once and ends."""
         enter = Phases.__call__
 
@@ -72,10 +89,42 @@ class Watch:
         return watched
 
 
-def train_watched(values: dict[str, Any], resume: bool, moment: str, nth: int, counts: Path | None) -> None:
-    """Train a recipe of these values, and die at the ``nth`` such moment; else leave the counts of all moments."""
-    watch = Watch(moment, nth)
-    watch.everywhere()
-    train(Recipe.from_dict(values), resume=resume, console=make_console("silent"))
-    if counts is not None:
-        counts.write_text(json.dumps(watch.seen))
+class ListeningConsole(SilentConsole):
+    """Tells the signals when the run announces its end, and keeps the steps that it shows."""
+
+    def __init__(self, signals: Signals) -> None:
+        self.signals = signals
+        self.steps: list[int] = []
+
+    def step(self, step: int, metrics: Mapping[str, float], groups: Sequence[Group]) -> None:
+        self.steps.append(step)
+
+    def message(self, text: str, style: str = "info") -> None:
+        if text.startswith("stopping"):
+            self.signals.stopping()
+
+
+def train_watched(values: dict[str, Any], resume: bool, signals: Signals, report: Path | None) -> None:
+    """Train a recipe of these values under ``signals``, and report how it ended, where it does."""
+    signals.watch()
+    console = ListeningConsole(signals)
+    outcome = train(Recipe.from_dict(values), resume=resume, console=console)
+    if report is not None:
+        told = {"finished": outcome.finished, "step": outcome.step, "shown": console.steps, "seen": signals.seen}
+        report.write_text(json.dumps(told))
+
+
+def in_a_process(
+    values: dict[str, Any],
+    resume: bool = False,
+    moment: str = "",
+    nth: int = 0,
+    numbers: Sequence[int] = (signal.SIGKILL,),
+    report: Path | None = None,
+) -> int:
+    """`train_watched` in a process of its own; its exit status, negative for the signal that ended it."""
+    process = FORKS.Process(target=train_watched, args=(values, resume, Signals(moment, nth, numbers), report))
+    process.start()
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode
