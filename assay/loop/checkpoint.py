@@ -73,9 +73,11 @@ class CheckpointStore:
         return sorted(int(p.parent.name[5:]) for p in self.path.glob(f"step-*/{STATE}"))
 
     def way_back(self) -> str:
-        """What is left to go on from, in words."""
+        """What the user can do after a failure, in words that follow an "and"."""
         steps = self.steps()
-        return f"go on from {self._place(steps[-1]).name} with --resume" if steps else "no checkpoint was there yet"
+        if not steps:
+            return "begin again: there was no checkpoint yet"
+        return f"go on from {self._place(steps[-1]).name} with --resume"
 
     def load(self, read_tensors: Callable[[Path], None]) -> RunState | None:
         """The state of the newest whole checkpoint, after ``read_tensors(folder)``; ``None`` without a checkpoint.
@@ -107,7 +109,7 @@ class CheckpointStore:
             free = shutil.disk_usage(_existing(self.path)).free / 2**20
             raise AssayError(
                 f"{what} could not be written: {error.strerror or error} ({free:,.0f} MB are free in "
-                f"{self.path.parent}); make room; {self.way_back()}"
+                f"{self.path.parent}); make room and {self.way_back()}"
             ) from error
 
     def _prune(self, best_step: int | None) -> None:

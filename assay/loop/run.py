@@ -177,5 +177,6 @@ class Run:
             write_json(self.folder.failed_batch, [asdict(g) for g in harvest.groups])
         raise AssayError(
             f"loss or gradient were not finite in {MAX_BAD_STEPS} steps in a row; the last batch is in "
-            f"{self.folder.failed_batch}; start anew with a lower update.learning_rate, or {self._store.way_back()}"
+            f"{self.folder.failed_batch}: lower update.learning_rate in a new run, or look for what the batch holds "
+            f"and {self._store.way_back()}"
         )

@@ -83,10 +83,10 @@ def test_a_writer_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
         tensors("half")(folder)
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(AssayError, match=r"step 4 could not be written: No space left.*MB are free.*make room; go on from step-000002"):
+    with pytest.raises(AssayError, match=r"step 4 could not be written: No space left.*MB are free.*make room and go on from step-000002"):
         place.save(RunState(4), broken)
     assert [p.name for p in place.path.iterdir()] == ["step-000002"]
-    with pytest.raises(AssayError, match="make room; no checkpoint was there yet"):
+    with pytest.raises(AssayError, match="make room and begin again: there was no checkpoint yet"):
         store(tmp_path / "new").save(RunState(1), broken)
 
 
@@ -131,7 +131,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_room_lets_it_go_on(
     kind, message = json.loads(report.read_text())
     assert kind == "AssayError"
     assert message.startswith(f"{what} could not be written: "), message
-    assert message.endswith("make room; no checkpoint was there yet")
+    assert message.endswith("make room and begin again: there was no checkpoint yet")
     assert "\n" not in message
     assert not list((place / "runs" / "full").glob("checkpoints/*"))
     assert (place / "runs" / "full").exists() == recorded
