@@ -147,3 +147,14 @@ def test_completions_are_checked_before_the_first_step(place: Path, tmp_path: Pa
     with pytest.raises(UserError, match=r"given\.jsonl:2.*'completion'"):
         train_on_completions(recipe, console=make_console("silent"))
     assert not (place / "runs" / "bare").exists()
+
+
+def test_a_warm_up_is_resumed_like_any_run(place: Path) -> None:
+    def warm(steps: int, resume: bool) -> list[dict[str, float]]:
+        values = settings(place, rollout={"max_tokens": 4}, eval={"samples": 0}, run={"name": "sft", "steps": steps})
+        return metrics_of(train_on_completions(Recipe.from_dict(values), resume=resume, console=make_console("silent")))
+
+    assert len(warm(2, resume=False)) == 2
+    rows = warm(4, resume=True)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert rows[-1]["sft/loss"] < rows[0]["sft/loss"]
