@@ -68,9 +68,7 @@ def test_a_package_that_is_installed_and_broken(monkeypatch, tmp_path):
 def test_a_missing_extra_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(doctor, "installed", lambda name: None)
     found = {f.label: f for f in doctor.extras()}
-    assert found["wandb"] == Finding(
-        "wandb", "pip install 'assay[wandb]'  for track.trackers: [wandb]", "absent"
-    )
+    assert found["wandb"] == Finding("wandb", "pip install 'assay[wandb]'  for track.trackers: [wandb]", "absent")
 
 
 def test_the_demo_model_and_the_cache(monkeypatch, tmp_path):
