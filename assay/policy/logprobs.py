@@ -157,7 +157,7 @@ def _check(model: Any, scorer: Scorer) -> None:
     logs = torch.log_softmax(torch.cat(theirs) / scorer.temperature, -1)
     wanted = logs.gather(1, torch.cat(responses)[:, None].to(scorer.device)).squeeze(1)
     if wanted.isnan().any():
-        raise UserError("model: its log-probs are NaN: the weights are damaged, or the precision is too narrow for them")
+        raise UserError("model: its log-probs are NaN: the weights are damaged, or too wide for their precision")
     gap = (ours - wanted).abs().max().item()
     if not gap <= (1e-3 if scorer.compute.itemsize >= 4 else 0.5):
         raise UserError(

@@ -181,6 +181,28 @@ def test_what_has_no_advantage_is_not_forwarded_and_still_counts():
 
 
 @pytest.mark.parametrize(
+    "keys",
+    [
+        {"objective__correction__kind": "mask"},
+        {"objective__correction__reject_low": 0.8, "objective__correction__reject_high": 1.2},
+    ],
+)
+def test_tokens_that_are_rejected_leave_the_denominator_of_skipped_rollouts_too(keys):
+    """So their anchor must be known, although no gradient flows through them."""
+    groups = list(sampled(sizes=(4, 4)))
+    groups[1] = replace(groups[1], verdicts=tuple(verdict(1.0) for _ in groups[1].rollouts))
+    wanted = plain_gradient(double(), groups, make_recipe(**keys))
+    policy = make_policy(make_recipe(**keys), double())
+    update = policy.update(batch_of(groups), 0.0)
+    skipped = sum(len(r) for r in groups[1].rollouts)
+    first = (
+        make_policy(make_recipe(**keys), double()).update(batch_of(groups[:1]), 0.0).metrics["update/tokens_counted"]
+    )
+    assert 0 < update.metrics["update/tokens_counted"] - first < skipped
+    assert relative(update_gradient(make_policy(make_recipe(**keys), double()), groups), wanted) < 1e-10
+
+
+@pytest.mark.parametrize(
     ("keys", "kl"), [({"objective__entropy": 0.01}, 0.0), ({"objective__kl__coefficient": 0.1}, 0.1)]
 )
 def test_a_term_that_all_rollouts_have_forwards_all(keys, kl):

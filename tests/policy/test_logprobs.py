@@ -127,10 +127,13 @@ def test_bfloat16_products_stay_close_to_float32(family):
     assert gap.max() < 0.2
 
 
-def test_the_head_works_in_float32_under_bfloat16_products():
+@pytest.mark.parametrize("masters", ["float32", "bfloat16"])
+def test_the_head_works_in_float32_whatever_the_trunk_does(masters):
     """Of bfloat16 logits the log-probs would lie on a coarse grid; here they differ in their last bits."""
-    policy = make_policy(make_recipe(model__compute_dtype="bfloat16"), tiny_model("llama", initializer_range=0.3))
+    recipe = make_recipe(model__dtype=masters, model__compute_dtype="bfloat16")
+    policy = make_policy(recipe, tiny_model("llama", initializer_range=0.3, dtype=getattr(torch, masters)))
     scored = policy.score(batch_of(make_groups(sizes=(5, 5, 5))))
+    assert scored.dtype == torch.float32
     assert (scored != scored.bfloat16().float()).float().mean() > 0.9
 
 
