@@ -11,7 +11,7 @@ from assay.errors import AssayError
 from assay.loop.checkpoint import CheckpointStore, RunState
 from assay.loop.evaluate import Evaluation
 from assay.loop.folder import RunFolder, write_json
-from assay.loop.interrupt import StopRequest
+from assay.loop.interrupt import Interrupted, StopRequest
 from assay.loop.observe import generated_tokens, harvest_metrics, speed_metrics
 from assay.loop.recorder import Recorder
 from assay.loop.source import Harvest, Source
@@ -90,9 +90,13 @@ class Run:
         """
         try:
             return await self._stop.unless_asked(work)
-        except Exception:
+        except Exception as error:
             if self.state.step:
                 self.checkpoint()
+                if not isinstance(error, Interrupted):
+                    self._say(
+                        f"the {self.state.step} steps done are kept: find out what failed and {self._store.way_back()}"
+                    )
             raise
 
     def observe(self, harvest: Harvest, update: Update, published: Mapping[str, float]) -> None:
@@ -127,7 +131,7 @@ class Run:
             self._give_up(harvest)
 
     async def evaluate_and_checkpoint(self) -> None:
-        """Evaluate and checkpoint where the recipe says so at this step; what a resumed run has done is not repeated."""
+        """Evaluate and checkpoint where the recipe says so at this step; a resumed run repeats neither."""
         await self._evaluate_if_due()
         step, settings = self.state.step, self.recipe.checkpoint
         periodic = settings.every > 0 and step % settings.every == 0

@@ -1,7 +1,6 @@
 """A run that sends itself signals at a chosen moment, for processes forked from a warm one.
 
-A *moment* is an entry of a phase (``generate``, ``score``, ``update``, ``publish``, ``evaluate``, ``checkpoint``) or one
-of the places between them that a power cut could hit: see `MOMENTS`.
+A *moment* is an entry of one of the `PHASES`, or a place between them that a power cut could hit: see `MOMENTS`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tiny runs: a model, a few sums and a recipe whose reward a fresh model sometimes earns; and an engine that only talks."""
+"""Tiny runs: a model, sums, a recipe whose reward a fresh model sometimes earns; and an engine that only talks."""
 
 from __future__ import annotations
 
@@ -105,9 +105,7 @@ class TalkingEngine:
 
     async def cancel(self, request_id: int) -> None:
         self.cancelled.append(request_id)
-        self._waiting = [
-            (i, replace(r, finish="cancelled") if i == request_id else r) for i, r in self._waiting
-        ]
+        self._waiting = [(i, replace(r, finish="cancelled") if i == request_id else r) for i, r in self._waiting]
 
     async def publish(self, version: int) -> None:
         self.version = version
@@ -132,7 +130,11 @@ class TalkingScorer:
 
 
 def talking_source(
-    engine: TalkingEngine, scorer: Any, n_prompts: int = 50, has_signal: Callable[[Group], bool] = lambda g: True, **more: Any
+    engine: TalkingEngine,
+    scorer: Any,
+    n_prompts: int = 50,
+    has_signal: Callable[[Group], bool] = lambda g: True,
+    **more: Any,
 ) -> GroupSource:
     """A source of 4 prompts x 3 answers a step over an engine and a scorer of this file."""
     values: dict[str, Any] = {

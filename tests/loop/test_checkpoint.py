@@ -83,7 +83,10 @@ def test_a_writer_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
         tensors("half")(folder)
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(AssayError, match=r"step 4 could not be written: No space left.*MB are free.*make room and go on from step-000002"):
+    with pytest.raises(
+        AssayError,
+        match=r"step 4 could not be written: No space left.*MB are free.*make room and go on from step-000002",
+    ):
         place.save(RunState(4), broken)
     assert [p.name for p in place.path.iterdir()] == ["step-000002"]
     with pytest.raises(AssayError, match="make room and begin again: there was no checkpoint yet"):

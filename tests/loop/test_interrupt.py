@@ -31,9 +31,7 @@ def go_on(whole: Whole, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("number", "moment", "nth"), [(INT, "generate", 9), (TERM, "score", 9)])
-def test_sampling_is_abandoned_and_the_steps_done_are_kept(
-    whole: Whole, number: int, moment: str, nth: int
-) -> None:
+def test_sampling_is_abandoned_and_the_steps_done_are_kept(whole: Whole, number: int, moment: str, nth: int) -> None:
     """The 9th time is in the fourth step or later, an evaluation counting two."""
     name = f"{moment} {number}"
     code, report, folder = asked(whole, name, moment, nth, number)

@@ -81,7 +81,9 @@ def moved(place: Path, outcome_model: Path) -> float:
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_every_preset_runs(place: Path, preset: str) -> None:
-    outcome = quick(place, preset=preset, rollout={"prompts_per_step": 4}, eval={"samples": 0}, run={"name": f"preset {preset}"})
+    outcome = quick(
+        place, preset=preset, rollout={"prompts_per_step": 4}, eval={"samples": 0}, run={"name": f"preset {preset}"}
+    )
     assert outcome.finished
     assert outcome.step == 2
     rows = metrics_of(outcome)

@@ -41,7 +41,9 @@ def sections(place: Path, bad: set[int], **run: object) -> dict[str, dict]:
 
 
 def test_three_steps_in_a_row_stop_the_run_and_keep_the_batch(place: Path) -> None:
-    with pytest.raises(AssayError, match=r"not finite in 3 steps in a row.*failed-batch\.json.*go on from step-000003") as stopped:
+    with pytest.raises(
+        AssayError, match=r"not finite in 3 steps in a row.*failed-batch\.json.*go on from step-000003"
+    ) as stopped:
         quick(place, **sections(place, {2, 3, 4, 5}, steps=9), checkpoint={"every": 1, "keep_last": 9})
     assert "\n" not in str(stopped.value)
     folder = place / "runs" / "huge"
@@ -71,7 +73,7 @@ def test_bad_steps_are_counted_over_a_resumption(place: Path) -> None:
 def test_a_learning_rate_that_blows_the_weights_up_ends_the_run(place: Path) -> None:
     values = sections(place, set(), steps=9)
     values["update"] = {"learning_rate": 1e30, "max_grad_norm": None}
-    with pytest.raises(AssayError, match="3 steps in a row.*lower update.learning_rate"):
+    with pytest.raises(AssayError, match=r"3 steps in a row.*lower update\.learning_rate"):
         quick(place, **values)
     assert len(read_metrics(place / "runs" / "huge" / "metrics.jsonl")) == 4
 

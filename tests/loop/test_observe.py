@@ -186,7 +186,9 @@ class Hearing(SilentConsole):
 
 def test_a_run_outlives_its_tracker(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TRACKERS._things, "trackio", Mortal)
-    values = settings(place, track={"trackers": ["trackio"]}, eval={"before": False}, run={"name": "mortal", "steps": 3})
+    values = settings(
+        place, track={"trackers": ["trackio"]}, eval={"before": False}, run={"name": "mortal", "steps": 3}
+    )
     console = Hearing()
     outcome = train(Recipe.from_dict(values), console=console)
     assert outcome.finished

@@ -93,9 +93,7 @@ def test_retries_are_bounded() -> None:
     assert len({(r.id, i) for r in engine.asked for i in range(r.first_index, r.first_index + r.n)}) == 36
 
 
-@given(
-    signal=st.lists(st.booleans(), min_size=40, max_size=40), bound=st.integers(1, 9), seed=st.integers(0, 1000)
-)
+@given(signal=st.lists(st.booleans(), min_size=40, max_size=40), bound=st.integers(1, 9), seed=st.integers(0, 1000))
 @examples(deadline=None, max_examples=50)
 def test_dynamic_sampling_fills_the_step_or_stops_at_its_bound(signal: list[bool], bound: int, seed: int) -> None:
     def has_signal(group: Group) -> bool:
