@@ -33,7 +33,7 @@ class Weights:
     """Largest mean |engine - trainer| log-prob per token that rounding may explain."""
     temperature: float = 1.0
     """The training temperature: that of the log-probs that are compared."""
-    tokens: int = 8
+    tokens: int = 4
     """Length of the probe."""
     version: int = 0
 
