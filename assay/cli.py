@@ -31,6 +31,9 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="key=value overrides, such as update.learning_rate=1e-5.", show_default=False),
 ]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the newest run of this recipe.")]
+RunToResume = Annotated[Path | None, typer.Option("--run", help="Go on with this run folder.")]
+ConsoleKind = Annotated[str, typer.Option(help="auto, live, plain or silent.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 
 
@@ -47,9 +50,9 @@ def _root(debug: Debug = False) -> None:
 def train(
     recipe: RecipeFile,
     overrides: Overrides = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest run of this recipe.")] = False,
-    run: Annotated[Path | None, typer.Option("--run", help="With --resume: the run folder to go on with.")] = None,
-    console: Annotated[str, typer.Option(help="auto, live, plain or silent.")] = "auto",
+    resume: Resume = False,
+    run: RunToResume = None,
+    console: ConsoleKind = "auto",
 ) -> None:
     """Train by reinforcement learning: sample, judge, update. Writes a run folder with a report."""
     from assay.loop.trainer import train as run_training
@@ -61,9 +64,9 @@ def train(
 def sft(
     recipe: RecipeFile,
     overrides: Overrides = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest run of this recipe.")] = False,
-    run: Annotated[Path | None, typer.Option("--run", help="With --resume: the run folder to go on with.")] = None,
-    console: Annotated[str, typer.Option(help="auto, live, plain or silent.")] = "auto",
+    resume: Resume = False,
+    run: RunToResume = None,
+    console: ConsoleKind = "auto",
 ) -> None:
     """Warm up on given completions (a `completion` column), for a model too weak to ever be right."""
     from assay.loop.sft import train_on_completions
@@ -75,7 +78,7 @@ def sft(
 def evaluate(
     recipe: RecipeFile,
     overrides: Overrides = None,
-    console: Annotated[str, typer.Option(help="auto, live, plain or silent.")] = "auto",
+    console: ConsoleKind = "auto",
 ) -> None:
     """Evaluate model.path on the held-out prompts: greedy, mean@n, pass@k, majority@k, with intervals."""
     from assay.loop.assess import assess
@@ -185,7 +188,7 @@ def _train(
     resolved = load_recipe(path, overrides or [])
     track = resolved.recipe.track
     shown = _console(console, track.samples_every, resolved.recipe.reward.gold)
-    outcome = training(resolved, resume=run if resume and run else resume, console=shown)
+    outcome = training(resolved, resume=run or resume, console=shown)
     page = write_report(outcome.folder)
     if not outcome.finished:
         again = " ".join([str(path), *(overrides or []), "--resume", "--run", str(outcome.folder)])
