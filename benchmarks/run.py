@@ -1,10 +1,12 @@
-"""All benchmarks, one after the other, their results written to benchmarks/results/."""
+"""All benchmarks, one after the other: results go to benchmarks/results/, tables to docs/benchmarks.md."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+
+import page
 
 BENCHMARKS = ("decode_vs_transformers",)
 
@@ -16,6 +18,7 @@ def main() -> int:
     for name in BENCHMARKS:
         print(f"== {name}", flush=True)
         codes.append(subprocess.run([sys.executable, str(folder / f"{name}.py"), "--save", *sys.argv[1:]]).returncode)
+    page.main()
     return int(any(codes))
 
 
