@@ -55,7 +55,7 @@ def main() -> None:
     intro = [
         "# Benchmarks",
         "",
-        "Made by `make bench` (`benchmarks/page.py`) from `benchmarks/results/`. Both sides run in one process, in turn.",
+        "Made by `make bench` (`benchmarks/page.py`) from `benchmarks/results/`. Both sides run in turn.",
         "",
     ]
     PAGE.write_text("\n".join([*intro, *(line for r in results for line in section(r))]), encoding="utf-8")
