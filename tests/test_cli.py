@@ -196,7 +196,7 @@ def test_a_verifier_that_raises_ends_the_run_with_its_reason(
     )
     words = ("train", place / "recipe.yaml", f"reward.parts[0]={{verifier: '{place}/raises.py:reward'}}")
     code, _, err = run(capsys, monkeypatch, *words, "run.name=raises", "eval.before=false", "--console", "silent")
-    assert code == 1
+    assert code == 2
     assert "no such column" in err
     assert "Traceback" not in err
 

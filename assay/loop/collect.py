@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import cast
 
-from assay.errors import AssayError
+from assay.errors import AssayError, UserError
 from assay.records import Group, Prompt, Rollout, Verdict
 from assay.reward.scorer import Scorer
 from assay.rollout.engine import Engine, Request
@@ -129,12 +129,16 @@ def _sorted(pending: dict[int, Order], judged: Sequence[_Judged]) -> Answers:
 
 
 def refuse_broken_verifiers(groups: Sequence[Group], max_invalid: float) -> None:
-    """Raise AssayError with the commonest reason when more than this share of the verdicts is invalid."""
+    """Raise with the commonest reason when more than this share of the verdicts is invalid.
+
+    UserError where a verifier raised, which its author can mend; AssayError where it was slow or out of reach.
+    """
     verdicts = [v for g in groups for v in g.verdicts]
     bad = [v for v in verdicts if not v.valid]
     if len(bad) > max_invalid * len(verdicts):
         (outcome, message), count = Counter((v.outcome, v.message) for v in bad).most_common(1)[0]
-        raise AssayError(
+        kind = UserError if outcome == "verifier_error" else AssayError
+        raise kind(
             f"{len(bad)} of {len(verdicts)} verdicts are invalid, more than reward.max_invalid={max_invalid:g} "
             f"allows; {count} times {outcome}: {message}"
         )
