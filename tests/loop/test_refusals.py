@@ -53,14 +53,14 @@ FAULTS: dict[str, tuple[Callable[[Path], dict[str, Any]], type[AssayError], str]
     ),
     "function that raises": (
         lambda p: {"reward": {"parts": [{"verifier": file(p, "raises.py", RAISES) + ":reward"}]}},
-        AssayError,
+        UserError,
         r"4 of 4 verdicts are invalid.*verifier_error: .*KeyError.*gold",
     ),
     "function that raises in training": (
         lambda p: {
             "reward": {"parts": [{"verifier": file(p, "raises.py", RAISES) + ":reward"}]}, "eval": {"before": False},
         },
-        AssayError,
+        UserError,
         r"12 of 12 verdicts are invalid.*verifier_error: .*KeyError.*gold",
     ),
     "prompts longer than the context": (
