@@ -15,7 +15,8 @@ help:
 	@echo "make bench   the benchmarks"
 	@echo "make docs    write the generated pages of docs/ anew"
 
-# torch alone first, pinned: with an open range pip may take a CUDA build of several GB that a laptop cannot use.
+# torch alone first, pinned. Where the index's own build is for CUDA (several GB) and there is no such device, install a
+# CPU build into .venv beforehand: it satisfies the pin.
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (once, a minute or two)"

@@ -7,6 +7,7 @@ interrupted, with the command that resumes. A traceback is shown with ``--debug`
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import warnings
 from pathlib import Path
@@ -191,7 +192,7 @@ def _train(
     outcome = training(resolved, resume=run or resume, console=shown)
     page = write_report(outcome.folder)
     if not outcome.finished:
-        again = " ".join([str(path), *(overrides or []), "--resume", "--run", str(outcome.folder)])
+        again = shlex.join([str(path), *(overrides or []), "--resume", "--run", str(outcome.folder)])
         print(f"interrupted after step {outcome.step}; go on with: assay {command} {again}")
         raise typer.Exit(130)
     if console != "silent":
@@ -201,9 +202,10 @@ def _train(
 
 def main() -> None:
     """The entry point: errors become one line and an exit status."""
-    debug = "--debug" in sys.argv
+    debug = "--debug" in sys.argv  # wherever it stands
+    words = [word for word in sys.argv[1:] if word != "--debug"]
     try:
-        app()
+        app(["--debug", *words] if debug else words)
     except AssayError as error:
         if debug:
             raise

@@ -180,7 +180,8 @@ def _batch(recipe: Recipe) -> Iterator[Row]:
     if buffer := recipe.reward.overlong_buffer:
         worst = recipe.reward.overlong_penalty
         yield "punish", f"answers beyond {cap * (1 - buffer):g} tokens, linearly up to {worst:g} at {cap}"
-    passes = ["forward and backward over the answers that have an advantage"]
+    whole = recipe.objective.kl.coefficient or recipe.objective.entropy
+    passes = [f"forward and backward over {'all answers' if whole else 'the answers that have an advantage'}"]
     if choose_anchor(recipe).kind == "recompute":
         passes.insert(0, "a forward for the anchor")
     if recipe.objective.kl.coefficient:

@@ -220,3 +220,24 @@ def test_an_interrupted_run_says_how_to_go_on(place: Path) -> None:
     assert process.returncode == 130
     assert "--resume --run" in rest, rest
     assert list((place / "runs" / "stopped" / "checkpoints").glob("step-*/state.json"))
+
+
+def test_eval_needs_no_training_data_and_may_cut_the_distribution(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "held.yaml").write_text(
+        f"model: {{path: {place}/model}}\ndata: {{eval: [{place}/sums.jsonl]}}\n"
+        "eval: {samples: 2, limit: 4}\nrollout: {max_tokens: 4}\n"
+    )
+    code, out, _ = run(capsys, monkeypatch, "eval", place / "held.yaml", "--console", "silent")
+    assert code == 0
+    assert "mean@2" in out
+    code, _, err = run(capsys, monkeypatch, "train", place / "held.yaml")
+    assert code == 2
+    assert "data.train" in err
+
+
+def test_debug_may_stand_anywhere(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(capsys, monkeypatch, "explain", place / "recipe.yaml", "--debug")[0] == 0

@@ -131,7 +131,7 @@ def shared_problems(one: PromptSet, other: PromptSet) -> tuple[str, ...]:
 
 
 def _specs(data: DataRecipe, split: Split) -> list[str]:
-    if not data.train:
+    if not data.train and (split == "train" or not data.eval):
         raise UserError("data.train: no data named: give files, folders, hub:NAME or reasoning_gym:NAME{...}")
     if data.eval and data.holdout:
         raise UserError("data.eval and data.holdout are both set: evaluation prompts come from one of them")

@@ -28,6 +28,7 @@ from assay.policy.batch import pack
 from assay.policy.model import add_lora, check_model, load_model, load_tokenizer, pick_device
 from assay.policy.policy import Policy
 from assay.recipe import doubts
+from assay.recipe.derived import extra_groups, generation_dtype, has_held_out
 from assay.recipe.load import Resolved, check_recipe, check_resume, load_recipe, save_resolved
 from assay.recipe.schema import Recipe
 from assay.records import Group
@@ -129,7 +130,7 @@ def load_data(recipe: Recipe, tokenizer: Any) -> tuple[PromptSet, PromptSet | No
     gold = recipe.reward.gold
     prompts = load_prompts(recipe.data, tokenizer, "train", gold)
     held_out = None
-    if recipe.data.eval or recipe.data.holdout:
+    if has_held_out(recipe):
         held_out = load_prompts(recipe.data, tokenizer, "eval", gold)
     return prompts, held_out
 
@@ -174,7 +175,6 @@ def sampled_groups(makings: Makings) -> GroupSource:
     """The source of reinforcement learning: the policy's own answers, judged."""
     recipe, policy = makings.recipe, makings.policy
     rollout = recipe.rollout
-    bound = rollout.max_extra_groups if rollout.max_extra_groups is not None else 2 * rollout.prompts_per_step
 
     def has_signal(group: Group) -> bool:
         return policy.has_signal(pack([group], recipe.reward))[0]
@@ -188,7 +188,7 @@ def sampled_groups(makings: Makings) -> GroupSource:
         seed=stream_seed(recipe.run.seed, "train"),
         prompts_per_step=rollout.prompts_per_step,
         group_size=rollout.group_size,
-        max_extra=bound if rollout.dynamic_sampling else None,
+        max_extra=extra_groups(recipe) if rollout.dynamic_sampling else None,
         max_retries=rollout.max_retries,
         max_invalid=recipe.reward.max_invalid,
         has_signal=has_signal,
@@ -206,8 +206,7 @@ def _evaluator(
 
 
 def _tolerance(recipe: Recipe) -> float:
-    model, rollout = recipe.model, recipe.rollout
-    precisions = {model.dtype, model.compute_dtype, model.compute_dtype if rollout.dtype == "auto" else rollout.dtype}
+    precisions = {recipe.model.dtype, recipe.model.compute_dtype, generation_dtype(recipe)}
     return max(PROBE_TOLERANCE[p] for p in precisions)
 
 

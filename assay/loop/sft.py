@@ -91,7 +91,8 @@ def train_on_completions(
     evaluation alone.
     """
     resolved = checked(recipe)
-    settings = replace(resolved, recipe=supervised(resolved.recipe))
+    path = resolved.path and resolved.path.with_stem(f"{resolved.path.stem}-sft")  # runs of its own name to resume
+    settings = replace(resolved, recipe=supervised(resolved.recipe), path=path)
     return asyncio.run(run_loop(settings, resume, console, completions, sft_metrics))
 
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from assay.errors import UserError
 from assay.objective.layout import Layout
 from assay.objective.step import Step
+from assay.recipe.derived import part_names
 from assay.recipe.schema import RewardRecipe
 from assay.records import Group
-from assay.reward.scorer import part_names
 
 
 @dataclass(frozen=True)

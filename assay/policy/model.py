@@ -85,7 +85,7 @@ def load_tokenizer(path: str, recipe: ModelRecipe) -> Any:
     place = recipe.tokenizer or path
     try:
         tokenizer = AutoTokenizer.from_pretrained(
-            place, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code
+            place, revision=None if recipe.tokenizer else recipe.revision, trust_remote_code=recipe.trust_remote_code
         )
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise UserError(f"model.tokenizer: no tokenizer at {place!r}: {_first_line(error)}") from error

@@ -160,7 +160,7 @@ def kl_term(recipe: Recipe) -> Iterator[Refusal]:
 def reward_parts(recipe: Recipe) -> Iterator[Refusal]:
     """Parts must be told apart, weigh something, and be several where the estimator normalises each."""
     parts = recipe.reward.parts
-    for name, times in Counter(part_names(recipe)).items():
+    for name, times in Counter(part_names(recipe.reward)).items():
         if times > 1:
             yield Refusal("reward.parts", f"{times} parts are called {name!r}: give each its own name")
     if all(part.weight == 0 for part in parts):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from assay.recipe.schema import CorrectionRecipe, Recipe
+from assay.recipe.schema import CorrectionRecipe, Recipe, RewardRecipe
 
 AnchorKind = Literal["live", "recompute", "rollout"]
 
@@ -93,6 +93,16 @@ def has_held_out(recipe: Recipe) -> bool:
     return bool(recipe.data.eval) or recipe.data.holdout > 0
 
 
-def part_names(recipe: Recipe) -> list[str]:
-    """The name of each reward part in metrics and verdicts."""
-    return [part.name or part.verifier for part in recipe.reward.parts]
+OVERLONG = "overlong"
+"""Name of the reward part that ``reward.overlong_buffer`` adds."""
+
+
+def part_names(reward: RewardRecipe) -> tuple[str, ...]:
+    """The name of each reward part in metrics and verdicts; a function's own where its file is named too.
+
+    >>> from assay.recipe.schema import RewardPart
+    >>> part_names(RewardRecipe(parts=[RewardPart(verifier="math"), RewardPart(verifier="my/rewards.py:brevity")]))
+    ('math', 'brevity')
+    """
+    names = [part.name or part.verifier.rpartition(":")[2] for part in reward.parts]
+    return (*names, *([OVERLONG] if reward.overlong_buffer > 0 else []))

@@ -9,6 +9,7 @@ from itertools import chain
 
 from assay.data.conventions import column_at
 from assay.errors import UserError
+from assay.recipe.derived import part_names
 from assay.recipe.schema import RewardPart, RewardRecipe
 from assay.records import Prompt, Rollout, Verdict
 from assay.reward.combine import combine
@@ -17,9 +18,6 @@ from assay.reward.pool import Pool, Reply
 from assay.reward.trial import Finding, judge
 from assay.reward.verifier import Case, Part
 from assay.reward.verifiers.length import Length, LengthOptions
-
-OVERLONG = "overlong"
-"""Name of the length part that ``overlong_buffer`` adds."""
 
 
 class Scorer:
@@ -37,7 +35,7 @@ class Scorer:
         self._overlong: Length | None = None
         if recipe.overlong_buffer > 0:
             self._overlong = Length(LengthOptions(buffer=recipe.overlong_buffer, penalty=recipe.overlong_penalty))
-        self.names: tuple[str, ...] = part_names(recipe)
+        self.names: tuple[str, ...] = distinct_names(recipe)
         """Names of the parts, in the order of the recipe, then ``overlong`` if it is on."""
         self._weights = [part.weight for part in recipe.parts] + [1.0] * (self._overlong is not None)
         self._pool = Pool(parts, workers=recipe.workers, timeout_s=recipe.timeout_s)
@@ -113,19 +111,13 @@ class Scorer:
         await asyncio.to_thread(self.close)
 
 
-def part_names(recipe: RewardRecipe) -> tuple[str, ...]:
-    """The name of each part, as metrics show it; a :class:`UserError` if two are the same.
-
-    >>> parts = [RewardPart(verifier="math"), RewardPart(verifier="my/rewards.py:brevity")]
-    >>> part_names(RewardRecipe(parts=parts))
-    ('math', 'brevity')
-    """
-    names = [part.name or part.verifier.rpartition(":")[2] for part in recipe.parts]
-    names += [OVERLONG] * (recipe.overlong_buffer > 0)
+def distinct_names(recipe: RewardRecipe) -> tuple[str, ...]:
+    """The names of the parts (`assay.recipe.derived.part_names`); a :class:`UserError` if two are the same."""
+    names = part_names(recipe)
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise UserError(f"two reward parts are called {twice[0]!r}: give one of them another name (reward.parts.name)")
-    return tuple(names)
+    return names
 
 
 def _part(part: RewardPart) -> Part:

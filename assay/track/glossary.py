@@ -196,8 +196,9 @@ GLOSSARY: tuple[Metric, ...] = (
     Metric(
         "update/entropy",
         "nats/token",
-        "Mean entropy of the policy's next-token distribution on the trained tokens.",
+        "Mean entropy of the policy's next-token distribution on the tokens that were forwarded.",
         (0.1, inf),
+        "Answers without advantage, often the surest, are not forwarded and not in it. "
         "It falls as the policy grows sure. Near 0 it no longer explores and a dip is hard to leave.",
     ),
     Metric(
