@@ -27,7 +27,7 @@ def harvest_metrics(harvest: Harvest) -> dict[str, float]:
     pairs = [(r, v) for g in harvest.generated for r, v in zip(g.rollouts, g.verdicts, strict=True)]
     return (
         _group_metrics(harvest)
-        | _reward_metrics([v for _, v in pairs])
+        | _reward_metrics([v for _, v in pairs], [v for g in harvest.replaced for v in g.verdicts])
         | _rollout_metrics(harvest.generated, pairs)
         | {"rollout/retried": harvest.retried}
     )
@@ -44,12 +44,15 @@ def _group_metrics(harvest: Harvest) -> dict[str, float]:
     }
 
 
-def _reward_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
+def _reward_metrics(verdicts: Sequence[Verdict], replaced: Sequence[Verdict]) -> dict[str, float]:
+    """``replaced`` verdicts are counted by outcome, though their rollouts were sampled anew: a verifier that fails now
+    and then is to be seen."""
     if not verdicts:
         return {}
+    given = [*verdicts, *replaced]
     valid = [v for v in verdicts if v.reward is not None]
-    found: dict[str, float] = {f"verdict/{o}": n for o, n in Counter(v.outcome for v in verdicts).items()}
-    found["reward/valid_share"] = share([v.valid for v in verdicts])
+    found: dict[str, float] = {f"verdict/{o}": n for o, n in Counter(v.outcome for v in given).items()}
+    found["reward/valid_share"] = share([v.valid for v in given])
     rewards = [v.reward for v in valid if v.reward is not None]
     if rewards:
         found["reward/mean"] = fmean(rewards)
@@ -92,8 +95,8 @@ def _correctness(verdict: Verdict) -> float:
 
 
 def generated_tokens(harvest: Harvest) -> int:
-    """Tokens of every completion of the step, also of those that were not used."""
-    return sum(len(r) for g in harvest.generated for r in g.rollouts)
+    """Tokens of every completion of the step, also of those that were not used or were sampled anew."""
+    return sum(len(r) for g in (*harvest.generated, *harvest.replaced) for r in g.rollouts)
 
 
 def speed_metrics(times: Mapping[str, float], generated: int, forwarded: float) -> dict[str, float]:

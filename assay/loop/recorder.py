@@ -45,6 +45,8 @@ class Recorder:
         if self._rollouts is not None:
             if harvest.unused:
                 self._rollouts.write(step, harvest.unused, phase="unused")
+            if harvest.replaced:
+                self._rollouts.write(step, harvest.replaced, phase="replaced")
             self._rollouts.write(step, harvest.groups, advantages)
         self._metrics.append(step, metrics)
         self._trackers.log(step, metrics)

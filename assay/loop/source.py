@@ -27,12 +27,17 @@ class Harvest:
     """Generated and judged, then left out for want of signal (dynamic sampling)."""
     extra: int = 0
     """Groups admitted beyond ``prompts_per_step``."""
-    retried: int = 0
-    """Rollouts sampled anew because their verdict was invalid."""
+    replaced: tuple[Group, ...] = ()
+    """The rollouts that were sampled anew because their verdict was invalid, with those verdicts."""
+
+    @property
+    def retried(self) -> int:
+        """How many rollouts were sampled anew."""
+        return sum(len(g.rollouts) for g in self.replaced)
 
     @property
     def generated(self) -> tuple[Group, ...]:
-        """All groups, used or not."""
+        """All groups, used or not, as they came to be."""
         return self.groups + self.unused
 
 
@@ -90,33 +95,35 @@ class GroupSource:
     async def _harvest(self) -> Harvest:
         kept: list[Group] = []
         unused: list[Group] = []
-        extra = retried = 0
+        replaced: list[Group] = []
+        extra = 0
         wanted = self.prompts_per_step
         while wanted > 0:
-            groups, again = await self._generate(self._draw(wanted))
-            retried += again
-            refuse_broken_verifiers([*kept, *unused, *groups], self.max_invalid)
+            groups, lost = await self._generate(self._draw(wanted))
+            replaced += lost
+            refuse_broken_verifiers([*kept, *unused, *groups, *replaced], self.max_invalid)
             for group in groups:
                 used = self.max_extra is None or self.has_signal(group)
                 (kept if used else unused).append(group)
             room = 0 if self.max_extra is None else self.max_extra - extra
             wanted = min(self.prompts_per_step - len(kept), room)
             extra += wanted
-        return Harvest(tuple(kept), tuple(unused), extra, retried)
+        return Harvest(tuple(kept), tuple(unused), extra, tuple(replaced))
 
     def _draw(self, n: int) -> list[Order]:
         indices, self.cursor = self.sampler.take(self.cursor, n)
         first, self.admissions = self.admissions, self.admissions + n
         return [Order(first + i, self.prompts.prompts[k], self.group_size) for i, k in enumerate(indices)]
 
-    async def _generate(self, orders: Sequence[Order]) -> tuple[list[Group], int]:
-        """Groups of ``orders``, and how many of their rollouts were sampled anew.
+    async def _generate(self, orders: Sequence[Order]) -> tuple[list[Group], list[Group]]:
+        """Groups of ``orders``, and what of them was sampled anew.
 
         A rollout whose verdict is invalid is replaced by a fresh one, at most ``max_retries`` times; the valid ones
         of its group stay as they are.
         """
         answers = await self._collect(orders)
-        retried = 0
+        prompts = {o.admission: o.prompt for o in orders}
+        replaced: list[Group] = []
         for attempt in range(1, self.max_retries + 1):
             lost = {o.admission: _invalid(answers[o.admission][1]) for o in orders}
             redo = [
@@ -133,13 +140,20 @@ class GroupSource:
                 break
             for admission, fresh in (await self._collect(redo)).items():
                 rollouts, verdicts = answers[admission]
+                replaced.append(
+                    Group(
+                        prompts[admission],
+                        tuple(rollouts[i] for i in lost[admission]),
+                        tuple(verdicts[i] for i in lost[admission]),
+                        admission,
+                    )
+                )
                 for place, rollout, verdict in zip(lost[admission], *fresh, strict=True):
                     rollouts[place], verdicts[place] = replace(rollout, index=place), verdict
-            retried += sum(o.n for o in redo)
         groups = [
             Group(o.prompt, tuple(answers[o.admission][0]), tuple(answers[o.admission][1]), o.admission) for o in orders
         ]
-        return groups, retried
+        return groups, replaced
 
     async def _collect(self, orders: Sequence[Order]) -> Answers:
         return await collect(self.engine, self.scorer, orders, self.sampling, self.seed, self.phases, self.progress)

@@ -49,7 +49,8 @@ def group(*answers: tuple[str, float | None], number: int = 0, parts: Mapping[st
 def test_numbers_of_known_groups() -> None:
     mixed = group(("4", 1.0), ("5 or 6", 0.0), ("4", 1.0), ("?", None), parts={"exact": 0.25})
     failed = group(("x", 0.0), ("yy", 0.0), number=1)
-    harvest = Harvest((mixed,), (failed,), extra=1, retried=3)
+    replaced = group(("lost", None), ("gone", None), ("out", None), number=2)
+    harvest = Harvest((mixed,), (failed,), extra=1, replaced=(replaced,))
     found = harvest_metrics(harvest)
     for name in found:
         lookup(name)
@@ -64,8 +65,8 @@ def test_numbers_of_known_groups() -> None:
             "group/unused": 1,
             "verdict/scored": 2,
             "verdict/no_answer": 3,
-            "verdict/verifier_error": 1,
-            "reward/valid_share": 5 / 6,
+            "verdict/verifier_error": 4,
+            "reward/valid_share": 5 / 9,
             "reward/mean": 0.4,
             "reward/std": (5 * 0.24 / 4) ** 0.5,
             "reward/correct": 0.4,
@@ -80,7 +81,7 @@ def test_numbers_of_known_groups() -> None:
             "rollout/retried": 3,
         }
     )
-    assert generated_tokens(harvest) == 12
+    assert generated_tokens(harvest) == 12 + 11
 
 
 def test_nothing_generated_and_nothing_valid() -> None:

@@ -77,6 +77,10 @@ def test_a_retry_replaces_invalid_rollouts_and_nothing_else(seed: int, per_group
     assert texts[1] == [f"p{order[1]}/1/{i}" for i in range(3)]
     assert [[r.index for r in g.rollouts] for g in harvest.groups] == [[0, 1, 2]] * 4
     assert [v.valid for v in harvest.groups[2].verdicts] == [False, True, True]
+    lost = {
+        g.admission: [(r.text, v.valid) for r, v in zip(g.rollouts, g.verdicts, strict=True)] for g in harvest.replaced
+    }
+    assert lost == {0: [(f"{first}1", False)], 2: [(f"{second}0", False), (f"{second}2", False)]}
     again = [r for r in engine.asked if r.first_index]
     assert {(r.id, r.n, r.first_index) for r in again} == {(0, 1, 3), (2, 2, 3)}
     assert (source.cursor, source.admissions) == (4, 4)
