@@ -61,7 +61,7 @@ FAULTS: dict[str, tuple[Callable[[Path], dict[str, Any]], type[AssayError], str]
             "reward": {"parts": [{"verifier": file(p, "raises.py", RAISES) + ":reward"}]}, "eval": {"before": False},
         },
         UserError,
-        r"12 of 12 verdicts are invalid.*verifier_error: .*KeyError.*gold",
+        r"24 of 24 verdicts are invalid.*verifier_error: .*KeyError.*gold",
     ),
     "prompts longer than the context": (
         lambda p: {"data": {"train": [file(p, "long.jsonl", json.dumps({"prompt": "1+" * 200, "answer": "200"}))],

@@ -45,7 +45,10 @@ def is_running(pid: int) -> bool:
     stat = Path(f"/proc/{pid}/stat")
     if Path("/proc/self/stat").exists():
         try:
-            return stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
+            if stat.read_text().rpartition(")")[2].split()[0] not in "ZX":
+                return True
+            # A leader that is dead while a thread of it still ends: its files are open until then.
+            return len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
         except (FileNotFoundError, ProcessLookupError):
             return False
     try:
