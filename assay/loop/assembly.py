@@ -20,6 +20,7 @@ from assay.hardware import with_precision
 from assay.loop.checkpoint import CheckpointStore, RunState
 from assay.loop.evaluate import Evaluation, evaluate
 from assay.loop.folder import RunFolder, find_run, new_run
+from assay.loop.memory import memory
 from assay.loop.recorder import Recorder
 from assay.loop.run import Describe, Run
 from assay.loop.source import GroupSource, Source, stream_seed
@@ -91,15 +92,17 @@ async def assemble(
         tokenizer = load_tokenizer(place, settings.model)
         prompts, held_out = load_data(settings, tokenizer)
         scorer = stack.enter_context(Scorer(settings.reward, settings.rollout.max_tokens))
-        policy, engine = load_policy(settings, place, tokenizer)
-        stack.push_async_callback(engine.close)
         store = CheckpointStore(folder.checkpoints, settings.checkpoint.keep_last, settings.checkpoint.keep_best)
-        begun = store.load(policy.load) if resume else None
+        with memory("load", settings):
+            policy, engine = load_policy(settings, place, tokenizer)
+            stack.push_async_callback(engine.close)
+            begun = store.load(policy.load) if resume else None
         state = begun or RunState(kl=asdict(KlState(settings.objective.kl.coefficient)))
         weights = Weights(
             engine, prompts.prompts[0], _tolerance(settings), settings.rollout.temperature, version=state.version
         )
-        await weights.start(policy)
+        with memory("generate", settings):
+            await weights.start(policy)
         shown = console or make_console("auto", settings.track.samples_every, settings.reward.gold)
         stack.callback(shown.stop)
         phases = Phases(on_enter=shown.phase)

@@ -12,10 +12,11 @@ from assay.data.demo_model import resolve_model_path
 from assay.data.prompts import load_prompts
 from assay.hardware import with_precision
 from assay.loop.evaluate import evaluate
+from assay.loop.memory import memory
 from assay.loop.summary import estimates_of
 from assay.policy.model import check_model, load_model, load_tokenizer, pick_device
 from assay.recipe.load import Resolved
-from assay.recipe.schema import DataRecipe, ModelRecipe, Recipe
+from assay.recipe.schema import DataRecipe, ModelRecipe, Recipe, RolloutRecipe
 from assay.records import Prompt, Rollout
 from assay.reward.scorer import Scorer
 from assay.rollout.engine import Engine, Request
@@ -37,7 +38,8 @@ async def _assess(recipe: Recipe, console: Console) -> dict[str, dict[str, float
     with Scorer(recipe.reward, recipe.rollout.max_tokens) as scorer:
         engine = _engine(recipe, place, tokenizer)
         try:
-            found = await evaluate(engine, scorer, held_out, recipe, partial(console.phase, "evaluate"))
+            with memory("evaluate", recipe):
+                found = await evaluate(engine, scorer, held_out, recipe, partial(console.phase, "evaluate"))
         finally:
             await engine.close()
             console.stop()
@@ -56,14 +58,15 @@ def ask(model: str, question: str, *, n: int, max_tokens: int, temperature: floa
 
 
 async def _ask(path: str, question: str, n: int, sampling: Sampling, seed: int) -> list[Rollout]:
-    recipe = Recipe(model=ModelRecipe(path=path))
+    recipe = Recipe(model=ModelRecipe(path=path), rollout=RolloutRecipe(max_tokens=sampling.max_tokens))
     place = resolve_model_path(path)
     check_model(place, recipe.model)
     tokenizer = load_tokenizer(place, recipe.model)
     engine = _engine(recipe, place, tokenizer)
     try:
-        await engine.submit(Request(0, _prompt(question, tokenizer), n, sampling, seed))
-        rollouts = [r async for _, r in engine.finished()]
+        with memory("generate", recipe):
+            await engine.submit(Request(0, _prompt(question, tokenizer), n, sampling, seed))
+            rollouts = [r async for _, r in engine.finished()]
     finally:
         await engine.close()
     return sorted(rollouts, key=lambda r: r.index)
@@ -80,4 +83,5 @@ def _prompt(question: str, tokenizer: Any) -> Prompt:
 def _engine(recipe: Recipe, place: str, tokenizer: Any) -> Engine:
     device = pick_device(recipe.model.device)
     recipe = with_precision(recipe, device.type)
-    return make_engine(recipe, load_model(place, recipe.model, device), tokenizer)
+    with memory("load", recipe):
+        return make_engine(recipe, load_model(place, recipe.model, device), tokenizer)

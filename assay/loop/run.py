@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from assay.loop.checkpoint import CheckpointStore, RunState
 from assay.loop.evaluate import Evaluation
 from assay.loop.folder import RunFolder, write_json
 from assay.loop.interrupt import Interrupted, StopRequest
+from assay.loop.memory import memory
 from assay.loop.observe import generated_tokens, harvest_metrics, speed_metrics
 from assay.loop.recorder import Recorder
 from assay.loop.source import Harvest, Source
@@ -68,6 +69,7 @@ class Run:
         self._describe = describe
         self._stop = StopRequest(lambda: self._say("stopping; once more to stop at once"))
         self._unlogged: dict[str, float] = {}
+        self._optimizer_steps = policy.optimizer_steps  # as of `state`
 
     @property
     def finished(self) -> bool:
@@ -83,21 +85,16 @@ class Run:
         """Turn SIGINT and SIGTERM into a request to stop: see `StopRequest.listening`."""
         return self._stop.listening()
 
-    async def unless_stopped(self, work: Awaitable[T]) -> T:
-        """Wait for ``work`` between two updates, or abandon it and raise `Interrupted` as soon as the user asks.
-
-        Weights and state agree there, so when it is abandoned or fails a checkpoint keeps the steps done.
-        """
-        try:
+    async def unless_stopped(self, work: Awaitable[T], phase: str = "generate") -> T:
+        """Wait for ``work`` between two updates, or abandon it and raise `Interrupted` as soon as the user asks."""
+        with self._keeping(phase):
             return await self._stop.unless_asked(work)
-        except Exception as error:
-            if self.state.step:
-                self.checkpoint()
-                if not isinstance(error, Interrupted):
-                    self._say(
-                        f"the {self.state.step} steps done are kept: find out what failed and {self._store.way_back()}"
-                    )
-            raise
+
+    @contextmanager
+    def doing(self, phase: str) -> Iterator[None]:
+        """Count the seconds of the ``with`` block for ``phase``; what fails in it leaves the steps done kept."""
+        with self.phases(phase), self._keeping(phase):
+            yield
 
     def observe(self, harvest: Harvest, update: Update, published: Mapping[str, float]) -> None:
         """Take note of a step that is done: metrics, rollouts, the KL controller, the next state.
@@ -127,6 +124,7 @@ class Run:
             bad_steps=0 if update.finite else self.state.bad_steps + 1,
             totals=added(self.state.totals, tokens),
         )
+        self._optimizer_steps = self._policy.optimizer_steps
         if self.state.bad_steps >= MAX_BAD_STEPS:
             self._give_up(harvest)
 
@@ -160,9 +158,27 @@ class Run:
         if self._evaluator is None or not due or step in self._recorder.evaluations():
             return
         with self.phases("evaluate"):
-            evaluation = await self.unless_stopped(self._evaluator())
+            evaluation = await self.unless_stopped(self._evaluator(), "evaluate")
         with self._store.disk(f"the evaluation after step {step}"):
             self._recorder.evaluation(step, evaluation)
+
+    @contextmanager
+    def _keeping(self, phase: str) -> Iterator[None]:
+        """Should what is done within fail or be stopped, keep the steps done in a checkpoint, and say what is kept.
+
+        Not in the midst of an optimizer step: weights and state disagree then, and the last checkpoint is what is kept.
+        """
+        try:
+            with memory(phase, self.recipe):
+                yield
+        except Exception as error:
+            step, settled = self.state.step, self._policy.optimizer_steps == self._optimizer_steps
+            if step and settled:
+                self.checkpoint()
+            if step and not isinstance(error, Interrupted):
+                kept = f"the {step} steps done are kept" if settled else f"step {step + 1} began to move the weights"
+                self._say(f"{kept}: find out what failed and {self._store.way_back()}")
+            raise
 
     def _best_step(self) -> int | None:
         return best_step(self._recorder.evaluations())

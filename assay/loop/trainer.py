@@ -35,6 +35,7 @@ from typing import Any
 
 from assay.loop.assembly import Makings, Parts, assemble, sampled_groups
 from assay.loop.interrupt import Interrupted
+from assay.loop.memory import memory
 from assay.loop.run import Describe, described
 from assay.loop.source import Source
 from assay.policy.batch import pack
@@ -65,10 +66,10 @@ async def drive(parts: Parts) -> bool:
         await run.evaluate_and_checkpoint()
         while not run.finished:
             harvest = await run.unless_stopped(source.next_groups())
-            with run.phases("update"):
+            with run.doing("update"):
                 batch = pack(harvest.groups, run.recipe.reward)
                 update = policy.update(batch, run.kl.coefficient)
-            with run.phases("publish"):
+            with run.doing("publish"):
                 published = await weights.publish(policy)
             run.observe(harvest, update, published)
             await run.evaluate_and_checkpoint()
@@ -103,5 +104,6 @@ async def run_loop(
             card = model_card(run.recipe.model.path, run.folder.recipe.read_text(encoding="utf-8"), summary)
             lora = run.recipe.model.lora
             adapter_only = lora is not None and lora.export == "adapter"
-            export(parts.policy.model, parts.tokenizer, run.folder.model, card, adapter_only)
+            with memory("export", run.recipe):
+                export(parts.policy.model, parts.tokenizer, run.folder.model, card, adapter_only)
         return Outcome(run.folder.path, finished, run.state.step, summary)

@@ -146,8 +146,8 @@ class Policy:
             return None, tally
         for group in self._optimizer.param_groups:
             group["lr"] = self.recipe.update.learning_rate * self._factor(self.optimizer_steps)
+        self.optimizer_steps += 1  # first: a step that fails may have moved some of the weights
         self._optimizer.step()
-        self.optimizer_steps += 1
         return norm, tally
 
 
