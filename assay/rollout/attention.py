@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -41,6 +42,26 @@ def folded_attention(
     folded = query.reshape(batch, kv_heads, heads // kv_heads, -1)
     mixed = scaled_dot_product_attention(folded, key, value, attn_mask=attention_mask, scale=scaling)
     return mixed.reshape(batch, 1, heads, -1), None
+
+
+def attend(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float, softcap: float | None = None
+) -> Tensor:
+    """Queries (B, H, T, D) on keys and values (B, KV, L, D) under an additive mask; returns (B, T, H * D).
+
+    ``softcap`` c: scores s become c tanh(s / c) ahead of the mask (Gemma 2).
+    """
+    batch, heads, length, _ = query.shape
+    kv_heads = keys.shape[1]
+    folded = query.reshape(batch, kv_heads, heads // kv_heads * length, -1)  # rows: heads of a KV head, each T long
+    if mask.shape[2] > 1:
+        mask = mask.repeat(1, 1, heads // kv_heads, 1)
+    if softcap is None:
+        mixed = scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scaling)
+    else:
+        scores = softcap * torch.tanh(folded @ keys.transpose(2, 3) * (scaling / softcap)) + mask
+        mixed = scores.softmax(-1, dtype=torch.float32).to(values.dtype) @ values
+    return mixed.view(batch, heads, length, -1).transpose(1, 2).reshape(batch, length, -1)
 
 
 AttentionInterface.register(NAME, folded_attention)

@@ -9,7 +9,7 @@ one position per slot and attends to slices, never to copies. New memory is zero
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -81,6 +81,18 @@ class SlotCache:
     def clear(self) -> None:
         """Give the memory back."""
         self.keys, self.values, self.slots, self.capacity = [], [], 0, 0
+
+
+class CacheView(Protocol):
+    """What a forward sees of the memory: it hands in new keys and values and gets those to attend to."""
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Store one layer's keys and values (B, H, T, D); return what its queries attend to, (B, H, L, D)."""
+        ...
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens cached before this call."""
+        ...
 
 
 class PrefillView:

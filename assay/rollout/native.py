@@ -10,10 +10,10 @@ index). What is submitted or published while it runs waits for, or is refused un
 every forward are a function of the requests, never of the clock. (Cancelling is the clock's doing: in this
 mode only to abandon a round.) Outside it, requests submitted during a round join at its next step.
 
-With ``snapshot`` False and equal precision the engine reads the trainer's tensors: no step may run while the
-optimizer writes them, so drain ``finished()`` before updating. Otherwise it samples from its own copy, which
-changes at ``publish`` only; answers running then keep tokens and log-probs, and their keys and values are
-computed anew.
+What is sampled from changes at ``publish`` only. With ``snapshot`` False and equal precision the engine reads
+the trainer's own tensors where it can: no step may run between the optimizer's writing them and the publish, so
+drain ``finished()`` before updating. Answers running at a publish keep tokens and log-probs, and their keys and
+values are computed anew.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from assay.errors import UserError
 from assay.records import Rollout
@@ -37,7 +37,6 @@ from assay.rollout.scheduler import Scheduler
 from assay.rollout.seeds import uniforms
 from assay.rollout.selfcheck import prepare
 from assay.rollout.sequence import Sequence
-from assay.rollout.weights import GenerationWeights
 
 T = TypeVar("T")
 
@@ -57,7 +56,7 @@ class NativeEngine:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Any,
         tokenizer: Any,
         *,
         dtype: torch.dtype | None = None,
@@ -69,14 +68,15 @@ class NativeEngine:
     ) -> None:
         """Raises UserError for an architecture that the engine cannot serve.
 
-        ``dtype``: precision of generation, absent the model's own. ``max_running``: answers at once.
+        ``dtype``: precision of generation, absent the model's own; int8: 8-bit matrices (see
+        :mod:`assay.rollout.projection`). ``max_running``: answers at once.
         ``prefill_tokens``: most positions of one prefill. ``snapshot``: sample from a copy even at equal
         precision. ``stop``: ids that end an answer, absent those of the model and its tokenizer.
         """
-        self._weights = GenerationWeights(model, dtype, snapshot=snapshot)
-        causal_lm = self._weights.causal_lm
-        with torch.inference_mode():
-            self._runner = prepare(causal_lm, prefill_tokens)
+        with torch.no_grad():
+            self._runner = prepare(model, prefill_tokens, dtype, snapshot)
+        self._network = self._runner.network
+        causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._tokenizer = tokenizer
         self._stop = stop_tokens(causal_lm, tokenizer) if stop is None else stop
         context = getattr(causal_lm.config.get_text_config(), "max_position_embeddings", None)
@@ -206,7 +206,7 @@ class NativeEngine:
         return [Sequence(request, i, uniforms(*name, i, room)) for i in indices]
 
     def _publish(self, version: int) -> None:
-        self._weights.refresh()
+        self._network.refresh()
         self._prefix = None
         for sequence in self._scheduler.running:
             sequence.cached = 0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from assay.rollout.cache import DecodeView, PrefillView, Prefix, SlotCache
 from assay.rollout.engine import Stats
-from assay.rollout.masks import LayerMasks
+from assay.rollout.network import Network
 from assay.rollout.sequence import Sequence
 
 Batch = list[tuple[tuple[int, ...], list[int]]]
@@ -18,16 +17,13 @@ Batch = list[tuple[tuple[int, ...], list[int]]]
 
 
 class ModelRunner:
-    """A causal LM, its cache, and the counts of what was computed. ``model`` is in eval mode and stays so."""
+    """A network, its cache, and the counts of what was computed."""
 
-    def __init__(self, model: Any, prefill_tokens: int) -> None:
+    def __init__(self, network: Network, prefill_tokens: int) -> None:
         """``prefill_tokens``: most positions of one prefill, padding included; a longer prompt is alone."""
-        self.model = model
+        self.network = network
         self.prefill_tokens = prefill_tokens
         self.cache = SlotCache()
-        self.masks = LayerMasks.of(model.config.get_text_config())
-        self.dtype: torch.dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
-        self.device: torch.device = next(model.parameters()).device
         self.stats = Stats()
 
     def prefill(self, sequences: list[Sequence], slots: list[int]) -> Tensor:
@@ -71,7 +67,8 @@ class ModelRunner:
         rows = torch.tensor([row for row, (_, shared) in enumerate(batch) for _ in shared])
         view = PrefillView(self.cache, self._put(slots), self._put(rows), self._put(padding), width)
         positions = self._put(positions)
-        logits = self._forward(ids, positions.clamp(min=0), self.masks.build(positions, positions, self.dtype), view)
+        mask = self._mask(positions, positions)
+        logits = self.network.forward(self._put(ids), positions.clamp(min=0), mask, view)
         self.stats = replace(
             self.stats,
             prefill_tokens=self.stats.prefill_tokens + int(lengths.sum()),
@@ -95,10 +92,10 @@ class ModelRunner:
         self.cache.reserve(len(running), width)
         positions = self._put(torch.tensor([s.length - 1 for s in running]))
         view = DecodeView(self.cache, positions, width)
-        keys = torch.arange(width, device=self.device)[None]
-        mask = self.masks.build(positions[:, None], keys, self.dtype)
+        keys = torch.arange(width, device=self.network.device)[None]
+        mask = self._mask(positions[:, None], keys)
         ids = torch.tensor([[s.last] for s in running])
-        logits = self._forward(ids, positions[:, None], mask, view)
+        logits = self.network.forward(self._put(ids), positions[:, None], mask, view)
         for sequence in running:
             sequence.cached = sequence.length
         read = len(running) * width
@@ -111,16 +108,8 @@ class ModelRunner:
         )
         return logits
 
-    def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor | dict[str, Tensor], view: Any) -> Tensor:
-        output = self.model(
-            input_ids=self._put(ids),
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=view,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        return output.logits[:, -1]
+    def _mask(self, queries: Tensor, keys: Tensor) -> Tensor | dict[str, Tensor]:
+        return self.network.masks.build(queries, keys, self.network.dtype)
 
     def _put(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.device)
+        return tensor.to(self.network.device)

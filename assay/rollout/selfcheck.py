@@ -1,4 +1,7 @@
-"""Before it serves a model, the engine compares its own cached forward with the model's plain one."""
+"""Before it serves a model, the engine compares its own cached forward with the model's plain one.
+
+That also chooses the path: the fused network where it gives the model's numbers, transformers' own forward elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -6,59 +9,73 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from assay.errors import UserError
 from assay.records import Prompt
-from assay.rollout import attention
 from assay.rollout.engine import Request
+from assay.rollout.fused import FusedNetwork
+from assay.rollout.network import GeneralNetwork, Network
+from assay.rollout.projection import Unfusable
 from assay.rollout.runner import ModelRunner
 from assay.rollout.sampling import Sampling
 from assay.rollout.sequence import Sequence
+from assay.rollout.weights import GenerationWeights
 
-TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05, torch.int8: 0.5}
 """Allowed norm of the difference of centred logits over the norm of the logits: rounding is well below, a
 wrong position or mask is near 1."""
 STEPS = 3
+REFUSALS = (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError, NotImplementedError)
+"""What a forward that was not made for a slot cache may raise."""
 
 
-def prepare(model: Any, prefill_tokens: int) -> ModelRunner:
-    """Return a runner seen to agree with ``model``, whose attention is folded where that is possible.
+def prepare(model: nn.Module, prefill_tokens: int, dtype: torch.dtype | None, snapshot: bool) -> ModelRunner:
+    """Return a runner seen to agree with ``model``: fused where that agrees too, else general.
 
     Two prompts of unequal length are prefilled together and decoded a few tokens; windows of up to 64
-    positions are crossed. Raises UserError naming the architecture when the numbers differ or the model
-    refuses the call.
+    positions are crossed. Raises UserError naming the architecture when the general path's numbers differ or
+    the model refuses the call, and when 8 bits are asked for where there is no fused network.
     """
-    name = type(model).__name__
+    plain: Any = GenerationWeights(model).causal_lm
+    name = type(plain).__name__
     try:
-        runner = ModelRunner(model, prefill_tokens)
-        rows = _token_rows(model, runner.masks.largest_window)
-        plain = [model(torch.tensor([row], device=runner.device)).logits[0] for row in rows]
-        if model.config._attn_implementation != "eager":
-            model.config._attn_implementation = attention.NAME
-        cached = _cached_logits(runner, rows)
-    except (
-        TypeError,
-        ValueError,
-        AttributeError,
-        IndexError,
-        KeyError,
-        RuntimeError,
-        NotImplementedError,
-    ) as error:
-        reason = str(error).strip().split("\n")[0][:200]
+        network = FusedNetwork(model, dtype, snapshot=snapshot)
+        difference = _difference(network, plain, prefill_tokens)
+        if difference <= TOLERANCE[dtype or network.dtype]:
+            return ModelRunner(network, prefill_tokens)
+        why = f"its fused logits differ from the model's own by {difference:.3g} (relative norm)"
+    except (Unfusable, *REFUSALS) as error:
+        why = _reason(error)
+    if dtype == torch.int8:
+        raise UserError(f"rollout.dtype: int8 is not for {name} ({why}); use float32 or bfloat16")
+    network = GeneralNetwork(model, dtype, snapshot=snapshot)
+    try:
+        difference = _difference(network, plain, prefill_tokens)
+    except REFUSALS as error:
         raise UserError(
-            f"the native engine cannot serve {name}: its forward fails with a slot cache "
-            f"({type(error).__name__}: {reason}); use another engine or architecture"
+            f"the native engine cannot serve {name}: its forward fails with a slot cache ({_reason(error)}); "
+            "use another engine or architecture"
         ) from error
-    expected = torch.cat([logits[-STEPS:] for logits in plain])
-    difference = _distance(cached, expected)
-    if not difference <= TOLERANCE.get(runner.dtype, 0.1):
+    if not difference <= TOLERANCE[network.dtype]:
         raise UserError(
             f"the native engine cannot serve {name}: its cached logits differ from the model's own "
             f"by {difference:.3g} (relative norm); use another engine or architecture"
         )
-    return ModelRunner(model, prefill_tokens)
+    return ModelRunner(network, prefill_tokens)
+
+
+def _difference(network: Network, plain: Any, prefill_tokens: int) -> float:
+    """Norm of the difference of centred logits over the norm of the plain model's."""
+    rows = _token_rows(plain, network.masks.largest_window)
+    expected = torch.cat([plain(torch.tensor([row], device=network.device)).logits[0, -STEPS:] for row in rows])
+    got = _cached_logits(ModelRunner(network, prefill_tokens), rows)
+    got, expected = (x.double().cpu() - x.double().cpu().mean(-1, keepdim=True) for x in (got, expected))
+    return float((got - expected).norm() / expected.norm().clamp(min=1e-12))
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error).strip() else ''}"
 
 
 def _token_rows(model: Any, window: int) -> list[list[int]]:
@@ -81,8 +98,3 @@ def _cached_logits(runner: ModelRunner, rows: list[list[int]]) -> Tensor:
             sequence.tokens.append(row[step + 1 - STEPS])
         steps.append(runner.decode(sequences))
     return torch.stack(steps, 1).flatten(0, 1)
-
-
-def _distance(got: Tensor, expected: Tensor) -> float:
-    got, expected = (x.double().cpu() - x.double().cpu().mean(-1, keepdim=True) for x in (got, expected))
-    return float((got - expected).norm() / expected.norm().clamp(min=1e-12))

@@ -284,6 +284,7 @@ def test_diverged_weights_stop_the_stream_with_the_reason():
     engine = engine_on(model)
     with torch.no_grad():
         model.model.norm.weight[0] = math.nan
+    asyncio.run(engine.publish(1))
     with pytest.raises(AssayError, match="NaN or infinite"):
         run(engine, requests(["1"], n=1))
 

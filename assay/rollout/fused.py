@@ -1,0 +1,265 @@
+"""A decoder's forward with few, large matrix products: Llama, SmolLM, Mistral, Qwen2/2.5/3, Gemma, OLMo 2/3 and kin.
+
+Each layer is read off the model's own modules: query, key and value are one product, gate and up another, and norms
+stand where their names say (before a sub-layer, after it, or both). What is not understood raises `Unfusable`, and the
+self-check compares the result with the model's plain forward, so a family that merely looks alike is not served wrong.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import rms_norm
+
+from assay.rollout.attention import attend
+from assay.rollout.cache import CacheView
+from assay.rollout.masks import LayerMasks
+from assay.rollout.projection import Dense, Int8, Projection, Unfusable, check_linear
+from assay.rollout.weights import GenerationWeights
+
+ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"}
+MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+_INPUT, _POST = "input_layernorm", "post_attention_layernorm"
+_PRE_MLP, _POST_MLP = "pre_feedforward_layernorm", "post_feedforward_layernorm"
+NORMS: Mapping[frozenset[str], tuple[str | None, ...]] = {
+    frozenset({_INPUT, _POST}): (_INPUT, None, _POST, None),  # most; the second is named after what precedes it
+    frozenset({_POST, _POST_MLP}): (None, _POST, None, _POST_MLP),  # OLMo 2 and 3
+    frozenset({_INPUT, _POST, _PRE_MLP, _POST_MLP}): (_INPUT, _POST, _PRE_MLP, _POST_MLP),  # Gemma 2 and 3
+}
+"""The norms that a layer has -> those before and after attention, before and after the feed-forward part."""
+
+
+class Norm(Protocol):
+    """A normalisation over the last axis."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The normalised x."""
+        ...
+
+    def refresh(self) -> None:
+        """Take the source's present weight."""
+        ...
+
+
+class RmsNorm:
+    """x / sqrt(mean(x^2) + eps) * (weight + offset); the offset is 1 in Gemma, else 0."""
+
+    def __init__(self, source: Any, eps: float, offset: float, dtype: torch.dtype) -> None:
+        self._source, self._eps, self._offset, self._dtype = source, eps, offset, dtype
+        self.refresh()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Norm`: over as many of the last values as there are weights."""
+        size = self.weight.shape
+        return rms_norm(x.reshape(-1, *size), size, self.weight, self._eps).view(x.shape)
+
+    def refresh(self) -> None:
+        """See `Norm`."""
+        self.weight: Tensor = (self._source.weight.detach() + self._offset).to(self._dtype)
+
+
+class OtherNorm:
+    """The model's own module, whatever it computes."""
+
+    def __init__(self, source: nn.Module, dtype: torch.dtype, snapshot: bool) -> None:
+        self._weights = GenerationWeights(source, dtype, snapshot=snapshot)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Norm`."""
+        return self._weights.module(x)
+
+    def refresh(self) -> None:
+        """See `Norm`."""
+        self._weights.refresh()
+
+
+def norm_of(source: Any, dtype: torch.dtype, snapshot: bool) -> Norm:
+    """An `RmsNorm` where the model's module computes one (seen on a probe), else the module itself."""
+    eps = getattr(source, "variance_epsilon", getattr(source, "eps", None))
+    if isinstance(eps, float) and [name for name, _ in source.named_parameters()] == ["weight"]:
+        weight = source.weight.detach().float()
+        probe = torch.linspace(-1, 2, len(weight), device=weight.device)
+        theirs = source(probe).float()
+        for offset in (0.0, 1.0):
+            ours = rms_norm(probe, weight.shape, weight + offset, eps)
+            if torch.allclose(theirs, ours, rtol=0.02, atol=1e-3):
+                return RmsNorm(source, eps, offset, dtype)
+    return OtherNorm(source, dtype, snapshot)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One decoder layer."""
+
+    qkv: Projection
+    out: Projection
+    gate_up: Projection
+    down: Projection
+    activation: Callable[[Tensor], Tensor]
+    before: Norm | None
+    """Ahead of attention."""
+    after: Norm | None
+    """Behind it."""
+    before_mlp: Norm | None
+    """Ahead of the feed-forward part."""
+    after_mlp: Norm | None
+    head_norms: tuple[Norm, ...]
+    """Of queries and of keys, or none: each head by itself, or all together where the weight is that long."""
+    heads: int
+    kv_heads: int
+    scaling: float
+    softcap: float | None
+    """c of scores c * tanh(s / c)."""
+    kind: str
+    """Key of its mask and rotation where layers differ."""
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, view: CacheView, layer: int) -> Tensor:
+        """Hidden states (B, T, H) to hidden states. ``cos``, ``sin`` (B, T, 1, D), the latter signed for `_rotated`."""
+        y = self.qkv(x if self.before is None else self.before(x))
+        heads = y.view(*y.shape[:2], self.heads + 2 * self.kv_heads, -1)
+        turned, value = heads.split((self.heads + self.kv_heads, self.kv_heads), dim=2)
+        turned = self._rotated(turned, cos, sin)
+        query, key = turned.split((self.heads, self.kv_heads), dim=2)
+        keys, values = view.update(key.transpose(1, 2), value.transpose(1, 2), layer)
+        y = self.out(attend(query.transpose(1, 2), keys, values, mask, self.scaling, self.softcap))
+        x = x + (y if self.after is None else self.after(y))
+        gate, up = self.gate_up(x if self.before_mlp is None else self.before_mlp(x)).chunk(2, dim=-1)
+        y = self.down(self.activation(gate).mul_(up))
+        return x + (y if self.after_mlp is None else self.after_mlp(y))
+
+    def _rotated(self, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotary positions on queries and keys at once: x cos + (x_2, x_1) sin, halves swapped, sin negative first."""
+        if self.head_norms:
+            parts = heads.split((self.heads, self.kv_heads), dim=2)
+            heads = torch.cat([norm(part) for norm, part in zip(self.head_norms, parts, strict=True)], dim=2)
+        return (heads * cos + heads.roll(heads.shape[-1] // 2, -1) * sin).to(heads.dtype)
+
+    def refresh(self) -> None:
+        """Follow the trainer's present weights."""
+        norms = (self.before, self.after, self.before_mlp, self.after_mlp, *self.head_norms)
+        for part in (self.qkv, self.out, self.gate_up, self.down, *norms):
+            if part is not None:
+                part.refresh()
+
+
+@dataclass(frozen=True)
+class Maker:
+    """How the parts of the network are made from the model's."""
+
+    dtype: torch.dtype
+    """Of everything but 8-bit matrices."""
+    int8: bool
+    snapshot: bool
+    """Copy even where the model's own tensor would serve."""
+
+    def projection(self, *sources: nn.Module) -> Projection:
+        """Linear maps side by side. Raises Unfusable."""
+        checked = [check_linear(source) for source in sources]
+        return Int8(checked) if self.int8 else Dense(checked, self.dtype, copied=self.snapshot)
+
+    def norm(self, source: nn.Module) -> Norm:
+        """A normalisation."""
+        return norm_of(source, self.dtype, self.snapshot)
+
+    def block(self, layer: Any, config: Any, kind: str) -> Block:
+        """Read a layer. Raises Unfusable when it has parts beyond those that are known."""
+        attention, mlp = layer.self_attn, layer.mlp
+        places = NORMS.get(frozenset(name for name, _ in layer.named_children()) - {"self_attn", "mlp"})
+        if places is None:
+            raise Unfusable(f"{type(layer).__name__} has other norms")
+        _expect(attention, ATTENTION)
+        _expect(mlp, MLP)
+        if getattr(config, "clip_qkv", None):
+            raise Unfusable("its queries, keys and values are clipped")
+        head_norms = [self.norm(getattr(attention, n)) for n in ("q_norm", "k_norm") if hasattr(attention, n)]
+        before, after, before_mlp, after_mlp = [None if n is None else self.norm(getattr(layer, n)) for n in places]
+        return Block(
+            qkv=self.projection(attention.q_proj, attention.k_proj, attention.v_proj),
+            out=self.projection(attention.o_proj),
+            gate_up=self.projection(mlp.gate_proj, mlp.up_proj),
+            down=self.projection(mlp.down_proj),
+            activation=mlp.act_fn,
+            before=before,
+            after=after,
+            before_mlp=before_mlp,
+            after_mlp=after_mlp,
+            head_norms=tuple(head_norms),
+            heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads,
+            scaling=float(attention.scaling),
+            softcap=attention.attn_logit_softcapping if _caps(attention) else None,
+            kind=kind,
+        )
+
+    def head(self, causal_lm: Any, embedding: nn.Module) -> Projection:
+        """The output head; where it is tied to the embedding, on ``embedding``, what the network has of that."""
+        own = causal_lm.get_output_embeddings()
+        tied = own.weight is causal_lm.get_input_embeddings().weight
+        return Dense([embedding], self.dtype, copied=False) if tied and not self.int8 else self.projection(own)
+
+
+class FusedNetwork:
+    """A `Network` of `Block`s."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype | None = None, *, snapshot: bool = False) -> None:
+        """``dtype`` int8: 8-bit matrices, everything else in the model's own precision. Raises Unfusable."""
+        unwrap = getattr(model, "get_base_model", None)
+        causal_lm: Any = unwrap() if unwrap else model
+        trunk = causal_lm.base_model
+        _expect(trunk, {"embed_tokens", "layers", "norm", "rotary_emb"})
+        config = causal_lm.config.get_text_config()
+        own = next(p.dtype for p in causal_lm.parameters() if p.is_floating_point())
+        int8 = dtype == torch.int8
+        self.dtype = own if dtype is None or int8 else dtype
+        self.device = next(causal_lm.parameters()).device
+        self.masks = LayerMasks.of(config)
+        kinds = getattr(config, "layer_types", None) or [next(iter(self.masks.sizes))] * len(trunk.layers)
+        make = Maker(self.dtype, int8, snapshot)
+        self._blocks = [make.block(layer, config, kind) for layer, kind in zip(trunk.layers, kinds, strict=True)]
+        self._kinds = tuple(dict.fromkeys(kinds))
+        self._rotary = copy.deepcopy(trunk.rotary_emb)
+        self._by_kind = "layer_type" in inspect.signature(self._rotary.forward).parameters
+        self._embed = GenerationWeights(causal_lm.get_input_embeddings(), self.dtype, snapshot=snapshot)
+        self._norm = make.norm(trunk.norm)
+        self._head = make.head(causal_lm, self._embed.module)
+        self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
+
+    def forward(self, ids: Tensor, positions: Tensor, mask: Tensor | dict[str, Tensor], view: CacheView) -> Tensor:
+        """See `Network`."""
+        x = self._embed.module(ids)
+        rotations = {kind: self._rotation(x, positions, kind) for kind in self._kinds}
+        for layer, block in enumerate(self._blocks):
+            x = block.forward(
+                x, *rotations[block.kind], mask if isinstance(mask, Tensor) else mask[block.kind], view, layer
+            )
+        logits = self._head(self._norm(x[:, -1]))
+        return logits if self._softcap is None else logits.div_(self._softcap).tanh_().mul_(self._softcap)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """See `Network`."""
+        for part in (self._embed, *self._blocks, self._norm, self._head):
+            part.refresh()
+
+    def _rotation(self, x: Tensor, positions: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        cos, sin = self._rotary(x, positions, *([kind] if self._by_kind else []))
+        half = sin.shape[-1] // 2
+        return cos[:, :, None], torch.cat((-sin[..., :half], sin[..., half:]), -1)[:, :, None]
+
+
+def _expect(module: nn.Module, known: set[str]) -> None:
+    """Raise Unfusable when a module has children or parameters of its own beyond the known ones."""
+    found = {name for name, _ in module.named_children()} | {name for name, _ in module.named_parameters(recurse=False)}
+    if found - known:
+        raise Unfusable(f"{type(module).__name__} has {', '.join(sorted(found - known))}")
+
+
+def _caps(attention: Any) -> bool:
+    """Does the model soft-cap its attention scores? transformers' SDPA leaves that out, its plain products do it."""
+    return hasattr(attention, "attn_logit_softcapping") and attention.config._attn_implementation == "eager"

@@ -1,0 +1,62 @@
+"""What the runner forwards through: transformers' own forward (here), or a fused one (`assay.rollout.fused`)."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from assay.rollout import attention
+from assay.rollout.cache import CacheView
+from assay.rollout.masks import LayerMasks
+from assay.rollout.weights import GenerationWeights
+
+
+class Network(Protocol):
+    """A model as the engine sees it: tokens in, next-token logits out, keys and values through a cache view."""
+
+    dtype: torch.dtype
+    """Precision of hidden states, keys and values."""
+    device: torch.device
+    masks: LayerMasks
+
+    def forward(self, ids: Tensor, positions: Tensor, mask: Tensor | dict[str, Tensor], view: CacheView) -> Tensor:
+        """Logits (B, V) after the last of the tokens ``ids`` (B, T) at ``positions`` (B, T).
+
+        ``mask``: additive, (B, 1, T, L), one or one for each kind of layer, over what ``view`` attends to.
+        """
+        ...
+
+    def refresh(self) -> None:
+        """Follow the trainer's present weights."""
+        ...
+
+
+class GeneralNetwork:
+    """transformers' forward on the trainer's tensors, or on a copy in another precision (`GenerationWeights`)."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype | None = None, *, snapshot: bool = False) -> None:
+        self._weights = GenerationWeights(model, dtype, snapshot=snapshot)
+        self.model: Any = self._weights.causal_lm
+        self.masks = LayerMasks.of(self.model.config.get_text_config())
+        self.dtype: torch.dtype = next(p.dtype for p in self.model.parameters() if p.is_floating_point())
+        self.device: torch.device = next(self.model.parameters()).device
+        if self.model.config._attn_implementation != "eager":
+            self.model.config._attn_implementation = attention.NAME
+
+    def forward(self, ids: Tensor, positions: Tensor, mask: Tensor | dict[str, Tensor], view: CacheView) -> Tensor:
+        """See `Network`."""
+        output = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=view,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1]
+
+    def refresh(self) -> None:
+        """See `Network`. Raises AssayError when the trainer's structure has changed."""
+        self._weights.refresh()
