@@ -8,20 +8,19 @@ import platform
 import re
 import shutil
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from assay.hardware import bfloat16_instructions, fast_precision
-from assay.recipe.schema import RolloutRecipe
+from assay.hardware import bfloat16_instructions, fast_precision, product_rate
+from assay.recipe.schema import Precision, RolloutRecipe
 
 State = Literal["good", "bad", "absent", "fact"]
 
@@ -79,7 +78,7 @@ def doctor(console: Console) -> int:
     _print(console, "Core", core)
     _print(console, "Machine", [*machine(), *(accelerators() if works else ())])
     if works:
-        _print(console, "Matrix products, 1024 x 1024", speed())
+        _print(console, "Matrix products", speed())
     _print(console, "Engines", engines(works))
     _print(console, "Extras", extras())
     _print(console, "Models and cache", models())
@@ -131,22 +130,19 @@ def accelerators() -> Iterator[Finding]:
         yield Finding("accelerator", "none: training runs on the CPU")
 
 
-def speed(size: int = 1024, repeats: int = 3) -> Iterator[Finding]:
-    """The best of a few products of two (size, size) matrices on the best device, float32 and bfloat16."""
+def speed() -> Iterator[Finding]:
+    """The best of a few products of two square matrices on the best device, in each precision: the limit of a run."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     rates: list[float] = []
-    for dtype in (torch.float32, torch.bfloat16):
-        name = str(dtype).removeprefix("torch.")
+    for name in get_args(Precision):
         try:
-            left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-            best = min(_seconds(left, right) for _ in range(repeats + 1))
+            rates.append(product_rate(device, name))
         except (RuntimeError, TypeError) as error:
             yield Finding(name, f"not on {device}: {str(error).splitlines()[0]}", "absent")
         else:
-            rates.append(2 * size**3 / best / 1e9)
-            yield Finding(name, f"{rates[-1]:,.0f} GFLOP/s on {device}")
+            yield Finding(name, f"{rates[-1] / 1e9:,.0f} GFLOP/s on {device}")
     if len(rates) == 2 and rates[1] < rates[0] and fast_precision(device) == "bfloat16":
         mend = "bfloat16 is the slower one here: set model.compute_dtype=float32"
         yield Finding("advice", mend, "absent")
@@ -216,13 +212,6 @@ def memory_bytes() -> int | None:
         return None
     limit = _read("/sys/fs/cgroup/memory.max").strip()
     return min(total, int(limit)) if limit.isdigit() else total
-
-
-def _seconds(left: Any, right: Any) -> float:
-    """One product, waited for by reading a number of it."""
-    start = time.perf_counter()
-    float((left @ right)[0, 0])
-    return time.perf_counter() - start
 
 
 def _import_error(package: str) -> str:

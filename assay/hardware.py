@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import platform
 import re
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from assay.recipe.schema import Precision, Recipe
+
+PRODUCT_SIZES: Mapping[str, int] = {"cpu": 1024, "cuda": 8192}
+"""Sides of the matrices whose product is timed, by device; 4096 elsewhere: large enough to keep all of it busy."""
 
 
 def bfloat16_instructions() -> list[str]:
@@ -32,6 +37,30 @@ def fast_precision(device: str) -> Precision:
     if device == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
     return "bfloat16" if device == "cpu" and bfloat16_instructions() else "float32"
+
+
+def product_rate(device: str, precision: Precision, seconds: float = 0.2) -> float:
+    """FLOP per second of the best of a few products of two square matrices: the limit of all arithmetic here.
+
+    With torch's present number of threads, for about ``seconds`` and at least three products. Torch's own random
+    numbers stay as they are. Raises RuntimeError or TypeError where the device has no such product.
+    """
+    import torch
+
+    size = PRODUCT_SIZES.get(torch.device(device).type, 4096)
+    source = torch.Generator(device).manual_seed(0)  # not zeros: some devices multiply those faster
+    dtype = getattr(torch, precision)
+    left, right = (torch.randn(size, size, generator=source, device=device).to(dtype) for _ in range(2))
+
+    def timed() -> float:
+        start = time.perf_counter()
+        float((left @ right)[0, 0])  # read a number of it: devices work while Python goes on
+        return time.perf_counter() - start
+
+    taken, end = [timed() for _ in range(3)], time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        taken.append(timed())
+    return 2 * size**3 / min(taken)
 
 
 def with_precision(recipe: Recipe, device: str) -> Recipe:

@@ -20,6 +20,7 @@ from assay.hardware import with_precision
 from assay.loop.checkpoint import CheckpointStore, RunState
 from assay.loop.evaluate import Evaluation, evaluate
 from assay.loop.folder import RunFolder, find_run, new_run
+from assay.loop.limit import Limit, measure_limit
 from assay.loop.memory import memory
 from assay.loop.recorder import Recorder
 from assay.loop.run import Describe, Run
@@ -103,6 +104,7 @@ async def assemble(
         )
         with memory("generate", settings):
             await weights.start(policy)
+        limit = measure_limit(settings, policy.model, policy.device)
         shown = console or make_console("auto", settings.track.samples_every, settings.reward.gold)
         stack.callback(shown.stop)
         phases = Phases(on_enter=shown.phase)
@@ -113,8 +115,8 @@ async def assemble(
             recorder = Recorder(folder, settings, shown, state.step)
         stack.callback(recorder.close)
         evaluator = _evaluator(settings, engine, scorer, held_out, shown)
-        run = Run(settings, folder, store, recorder, phases, evaluator, policy, source, state, describe)
-        shown.start(settings.run.steps, state.step, _info(settings, folder, prompts, held_out, state))
+        run = Run(settings, folder, store, recorder, phases, evaluator, policy, source, state, limit, describe)
+        shown.start(settings.run.steps, state.step, _info(settings, folder, prompts, held_out, state, limit))
         for warning in (*doubts.warnings(settings), *_leaks(prompts, held_out)):
             shown.message(warning, "warning")
         yield Parts(run, source, policy, weights, tokenizer)
@@ -214,10 +216,10 @@ def _tolerance(recipe: Recipe) -> float:
 
 
 def _info(
-    recipe: Recipe, folder: RunFolder, prompts: PromptSet, held_out: PromptSet | None, state: RunState
+    recipe: Recipe, folder: RunFolder, prompts: PromptSet, held_out: PromptSet | None, state: RunState, limit: Limit
 ) -> dict[str, Any]:
     data = prompts.describe() + (f"; {held_out.problems} problems held out" if held_out else "")
-    info = {"name": folder.path.name, "model": recipe.model.path, "data": data}
+    info = {"name": folder.path.name, "model": recipe.model.path, "data": data, "machine": limit.describe()}
     return info | ({"resumed": f"after step {state.step}"} if state.step else {})
 
 

@@ -99,13 +99,21 @@ def generated_tokens(harvest: Harvest) -> int:
     return sum(len(r) for g in (*harvest.generated, *harvest.replaced) for r in g.rollouts)
 
 
-def speed_metrics(times: Mapping[str, float], generated: int, forwarded: float) -> dict[str, float]:
-    """Tokens per second of generation and update, and the peak memory so far."""
+def speed_metrics(
+    times: Mapping[str, float], generated: int, forwarded: float, at_limit: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Tokens per second of generation and update, their shares of the limit, and the peak memory so far.
+
+    ``at_limit``: by phase, the seconds that its arithmetic would take at the machine's full rate.
+    """
     found = {}
     if times.get("time/generate"):
         found["speed/generate_tokens_s"] = generated / times["time/generate"]
     if times.get("time/update") and forwarded:
         found["speed/update_tokens_s"] = forwarded / times["time/update"]
+    for phase, seconds in (at_limit or {}).items():
+        if seconds and times.get(f"time/{phase}"):
+            found[f"speed/{phase}_limit_share"] = seconds / times[f"time/{phase}"]
     return found | {"memory/peak_mb": peak_memory_mb()}
 
 

@@ -12,11 +12,12 @@ from assay.loop.checkpoint import CheckpointStore, RunState
 from assay.loop.evaluate import Evaluation
 from assay.loop.folder import RunFolder, write_json
 from assay.loop.interrupt import Interrupted, StopRequest
+from assay.loop.limit import Limit
 from assay.loop.memory import memory
 from assay.loop.observe import generated_tokens, harvest_metrics, speed_metrics
 from assay.loop.recorder import Recorder
 from assay.loop.source import Harvest, Source
-from assay.loop.summary import added, best_step, summarize
+from assay.loop.summary import LIMIT, added, best_step, summarize
 from assay.objective.kl import CONTROLLERS, KlState
 from assay.policy.policy import Policy, Update
 from assay.recipe.schema import Recipe
@@ -55,6 +56,7 @@ class Run:
         policy: Policy,
         source: Source,
         state: RunState,
+        limit: Limit,
         describe: Describe = described,
     ) -> None:
         self.recipe = recipe
@@ -66,6 +68,7 @@ class Run:
         self._evaluator = evaluator
         self._policy = policy
         self._source = source
+        self._limit = limit
         self._describe = describe
         self._stop = StopRequest(lambda: self._say("stopping; once more to stop at once"))
         self._unlogged: dict[str, float] = {}
@@ -106,7 +109,8 @@ class Run:
         tokens = {"generated": generated_tokens(harvest), "forwarded": update.metrics["update/tokens_forwarded"]}
         self._take_times()
         times, self._unlogged = self._unlogged, {}
-        speed = speed_metrics(times, **tokens)
+        at_limit = self._limit.seconds(harvest, update)
+        speed = speed_metrics(times, **tokens, at_limit=at_limit)
         metrics = {**self._describe(harvest, update), **published, **times, **speed}
         if settings.coefficient > 0:
             metrics["update/kl_coefficient"] = self.kl.coefficient
@@ -122,7 +126,7 @@ class Run:
             admissions=self._source.admissions,
             kl=asdict(CONTROLLERS[settings.controller](self.kl, settings, measured, rollouts)),
             bad_steps=0 if update.finite else self.state.bad_steps + 1,
-            totals=added(self.state.totals, tokens),
+            totals=added(self.state.totals, tokens | {LIMIT + phase: s for phase, s in at_limit.items()}),
         )
         self._optimizer_steps = self._policy.optimizer_steps
         if self.state.bad_steps >= MAX_BAD_STEPS:

@@ -12,7 +12,7 @@ from assay.data.sampler import PromptSampler
 from assay.loop.collect import Answers, Order, Progress, collect, refuse_broken_verifiers, unheard
 from assay.records import Group, Verdict
 from assay.reward.scorer import Scorer
-from assay.rollout.engine import Engine
+from assay.rollout.engine import Engine, Stats
 from assay.rollout.sampling import Sampling
 from assay.track.phases import Phases
 
@@ -29,6 +29,8 @@ class Harvest:
     """Groups admitted beyond ``prompts_per_step``."""
     replaced: tuple[Group, ...] = ()
     """The rollouts that were sampled anew because their verdict was invalid, with those verdicts."""
+    sampling: Stats = Stats()
+    """What the engine computed for all of it."""
 
     @property
     def retried(self) -> int:
@@ -96,7 +98,7 @@ class GroupSource:
         kept: list[Group] = []
         unused: list[Group] = []
         replaced: list[Group] = []
-        extra = 0
+        extra, before = 0, self.engine.stats
         wanted = self.prompts_per_step
         while wanted > 0:
             groups, lost = await self._generate(self._draw(wanted))
@@ -108,7 +110,7 @@ class GroupSource:
             room = 0 if self.max_extra is None else self.max_extra - extra
             wanted = min(self.prompts_per_step - len(kept), room)
             extra += wanted
-        return Harvest(tuple(kept), tuple(unused), extra, tuple(replaced))
+        return Harvest(tuple(kept), tuple(unused), extra, tuple(replaced), self.engine.stats.since(before))
 
     def _draw(self, n: int) -> list[Order]:
         indices, self.cursor = self.sampler.take(self.cursor, n)

@@ -8,13 +8,17 @@ from typing import Any
 
 from assay.loop.checkpoint import RunState
 
+LIMIT = "limit/"
+"""Before a phase's name, the key in ``RunState.totals`` of the seconds that its arithmetic takes at full rate."""
+
 Evaluations = Mapping[int, Mapping[str, float]]
 """The metrics of each evaluation by its step; step 0 is the untrained model."""
 
 
 def summarize(name: str, state: RunState, evaluations: Evaluations) -> dict[str, Any]:
-    """What ``summary.json`` holds: ``before`` and ``after`` as of `estimates_of`, seconds per phase, tokens, steps."""
+    """What ``summary.json`` holds: ``before`` and ``after`` as of `estimates_of`, seconds per phase, tokens, speeds."""
     before, after = evaluations.get(0), evaluations.get(state.step) if state.step else None
+    kinds = ("time/", LIMIT)
     return {
         "run": name,
         "steps": state.step,
@@ -22,8 +26,23 @@ def summarize(name: str, state: RunState, evaluations: Evaluations) -> dict[str,
         "after": None if after is None else estimates_of(after),
         "best_step": best_step(evaluations),
         "seconds": {k[5:]: v for k, v in state.totals.items() if k.startswith("time/")},
-        "tokens": {k: int(v) for k, v in state.totals.items() if not k.startswith("time/")},
+        "tokens": {k: int(v) for k, v in state.totals.items() if not k.startswith(kinds)},
+        "speed": speeds(state.totals),
     }
+
+
+def speeds(totals: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Over the whole run, for each phase that did something: tokens per second, and the share of the machine's limit.
+
+    >>> speeds({"time/generate": 4.0, "generated": 10.0, "limit/generate": 1.0, "forwarded": 0.0})
+    {'generate': {'tokens_s': 2.5, 'limit_share': 0.25}}
+    """
+    found: dict[str, dict[str, float]] = {}
+    for phase, tokens in (("generate", "generated"), ("update", "forwarded")):
+        seconds, done = totals.get(f"time/{phase}", 0.0), totals.get(tokens, 0.0)
+        if seconds and done:
+            found[phase] = {"tokens_s": done / seconds, "limit_share": totals.get(LIMIT + phase, 0.0) / seconds}
+    return found
 
 
 def best_step(evaluations: Evaluations) -> int | None:

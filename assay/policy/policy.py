@@ -18,6 +18,7 @@ from assay.objective import objective
 from assay.objective.objective import StepWeights
 from assay.objective.tally import Tally
 from assay.policy.batch import Batch, pack
+from assay.policy.flops import Work
 from assay.policy.logprobs import Scorer, make_scorer
 from assay.policy.model import checkpoint_layers
 from assay.policy.optimizer import clip_gradients, learning_rate_factor, make_optimizer
@@ -38,6 +39,10 @@ class Update:
     """Per group, per rollout: the advantage of its first trainable token (0 where it has none)."""
     finite: bool
     """False when an optimizer step was left out because loss or gradient were not finite."""
+    trained: Work = Work()
+    """What went through the model forward and backward."""
+    scored: Work = Work()
+    """What went forward alone, for the anchor and the reference."""
 
 
 class Policy:
@@ -90,7 +95,8 @@ class Policy:
         metrics = tally.values() | prepared.describe() | counts
         if norms:
             metrics["update/grad_norm"] = sum(norms) / len(norms)
-        return Update(metrics, _first_advantages(batch, prepared.advantages.advantages), finite=skipped == 0)
+        firsts = _first_advantages(batch, prepared.advantages.advantages)
+        return Update(metrics, firsts, finite=skipped == 0, trained=prepared.trained, scored=prepared.scored)
 
     def has_signal(self, batch: Batch) -> list[bool]:
         """Per group: would it have an advantage that is not 0? Of the reward alone, without a KL in it."""

@@ -13,6 +13,7 @@ from assay.objective.layout import Layout
 from assay.objective.objective import AdvantageResult, LossOutput, Plan, StepWeights
 from assay.objective.tally import Tally
 from assay.policy.batch import Batch
+from assay.policy.flops import Work, work_of
 from assay.policy.packing import MicroBatch, microbatches
 from assay.recipe.schema import CorrectionRecipe, Recipe, UpdateRecipe
 
@@ -45,11 +46,18 @@ class Prepared:
     """(N,), or ``None`` without a KL term."""
     kl_coefficient: float
     """As the controller has it now."""
+    scored: Work
+    """What went through a model forward alone, for the anchor and the reference."""
 
     @property
     def tally(self) -> Tally:
         """Metrics that are known already."""
         return self.advantages.tally + self.plan.tally
+
+    @property
+    def trained(self) -> Work:
+        """What goes forward and backward, in all epochs."""
+        return work_of(micro for mini in self.minibatches for micro in mini.micros) * self.recipe.update.epochs
 
     def weights(self, mini: MiniBatch) -> StepWeights:
         """The weight of each token in the optimizer step of ``mini``."""
@@ -122,7 +130,10 @@ def prepare(batch: Batch, recipe: Recipe, kl_coefficient: float, score: Score, s
     if result is None:
         result = objective.advantages(step, settings, anchor, reference, kl_coefficient)
     plan = objective.plan(step, settings, result.advantages, anchor)
-    return Prepared(recipe, batch, result, plan, minibatches, anchor, reference, kl_coefficient)
+    passes = (kind == "recompute") + regularised
+    return Prepared(
+        recipe, batch, result, plan, minibatches, anchor, reference, kl_coefficient, work_of(scored) * passes
+    )
 
 
 def pack_sequences(batch: Batch, chosen: Tensor, update: UpdateRecipe) -> list[MicroBatch]:

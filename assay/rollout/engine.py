@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from assay.records import Prompt, Rollout
@@ -61,6 +61,15 @@ class Stats:
     """Cache positions read by all decoding forwards, rows times longest row."""
     attended_padding: int = 0
     """Of those, the ones behind the end of a row shorter than the longest."""
+
+    def since(self, earlier: Stats) -> Stats:
+        """What was added to ``earlier``.
+
+        >>> Stats(steps=9, decode_rows=70).since(Stats(steps=7, decode_rows=50))
+        Stats(generated_tokens=0, prefill_tokens=0, prefilled=0, padded_tokens=0, restored=0, steps=2, \
+decode_rows=20, attended=0, attended_padding=0)
+        """
+        return Stats(*(now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)))
 
 
 class Engine(Protocol):

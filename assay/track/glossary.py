@@ -27,7 +27,7 @@ AREAS: Mapping[str, str] = MappingProxyType(
         "sync": "Handing new weights to the engine.",
         "eval": "Held-out problems, never trained on. Ends named _low and _high bound a 95% interval.",
         "time": "Where the seconds of a step went. Phases that overlap add up to more than the step.",
-        "speed": "Tokens per second.",
+        "speed": "Tokens per second, and how near that is to what the machine could do.",
         "memory": "Memory.",
     }
 )
@@ -307,6 +307,18 @@ GLOSSARY: tuple[Metric, ...] = (
     Metric("time/step", "s", "The whole step, by the wall clock."),
     Metric("speed/generate_tokens_s", "tokens/s", "Sampled tokens over the seconds of generation."),
     Metric("speed/update_tokens_s", "tokens/s", "Forwarded tokens over the seconds of the update."),
+    Metric(
+        "speed/generate_limit_share",
+        "share",
+        "The least time that the arithmetic of generation could take, over the time that it took.",
+        note="The limit is a short matrix product timed when the run starts, in the precision of generation.",
+    ),
+    Metric(
+        "speed/update_limit_share",
+        "share",
+        "The same of the update: forward and backward of each prompt and response once, nothing computed twice.",
+        note="In the precision of training. Padding and recomputation are no work that is needed: they lower it.",
+    ),
     Metric("memory/peak_mb", "MB", "Peak memory of the process, or of the accelerator where there is one."),
 )
 """Every metric, in the order of the page."""

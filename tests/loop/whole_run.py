@@ -61,7 +61,7 @@ def summary(folder: Path) -> dict[str, Any]:
     """What summary.json says, the clock and the name aside: tokens are counted over all resumptions."""
     told = json.loads((folder / "summary.json").read_text())
     assert all(seconds > 0 for seconds in told["seconds"].values())
-    return {k: sorted(v) if k == "seconds" else v for k, v in told.items() if k != "run"}
+    return {k: sorted(v) if k in ("seconds", "speed") else v for k, v in told.items() if k != "run"}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
