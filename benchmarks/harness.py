@@ -10,15 +10,22 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-RESULTS = Path(__file__).parent / "results"
+T = TypeVar("T")
+
+RESULTS = Path(os.environ.get("ASSAY_RESULTS") or Path(__file__).parent / "results")
+"""Where results go and where the page finds them; tests name another folder."""
+GEMM_SIZES: Mapping[str, int] = {"cuda": 8192}
+"""Sides of the matrices whose product is timed, by device; 2048 elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +44,24 @@ class Measured:
         return f"{self.median:,.1f} {self.unit} ({min(self.rounds):,.1f} to {max(self.rounds):,.1f})"
 
 
-def arguments(description: str, rounds: int = 3) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
+def arguments(description: str, rounds: int = 3, also: str | None = None) -> argparse.ArgumentParser:
+    """The options that every benchmark has; ``also``: another name of ``--rounds``."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--rounds", type=int, default=rounds, help="rounds of each side, alternating")
+    names = ["--rounds"] if also is None else ["--rounds", also]
+    parser.add_argument(*names, type=int, default=rounds, help="rounds of each side, alternating")
     parser.add_argument("--model", default="demo", help="model folder, hub name, or demo")
     parser.add_argument("--save", action="store_true", help="write the result into benchmarks/results/")
     return parser
+
+
+def device_option(parser: argparse.ArgumentParser) -> None:
+    """The option of those benchmarks that also run on other devices."""
+    parser.add_argument("--device", default="auto", help="auto (cuda, else mps, else cpu) or a torch device")
+
+
+def settings(chosen: argparse.Namespace, **found: Any) -> dict[str, Any]:
+    """The settings that a result is saved with: the command line's, and what came of those left to the machine."""
+    return {k: v for k, v in vars(chosen).items() if k not in ("save", "device")} | found
 
 
 def alternate(sides: Mapping[str, Callable[[int], float]], rounds: int, unit: str) -> dict[str, Measured]:
@@ -56,26 +74,57 @@ def alternate(sides: Mapping[str, Callable[[int], float]], rounds: int, unit: st
     return {name: Measured(tuple(values), unit) for name, values in found.items()}
 
 
-def finish(name: str, ratio: float, sides: Mapping[str, Measured], settings: Mapping[str, Any], save: bool) -> None:
-    """Print both sides and, last, ``name=ratio``; write the result with the machine's description if asked."""
-    for side, measured in sides.items():
-        print(f"{side:<16} {measured}")
+def finish(
+    name: str,
+    ratio: float,
+    sides: Mapping[str, Measured],
+    settings: Mapping[str, Any],
+    save: bool,
+    details: Mapping[str, Mapping[str, Any]] | None = None,
+    mark: str = "",
+    device: str = "cpu",
+) -> None:
+    """Print both sides and, last, ``name=ratio``; write the result with the machine's description if asked.
+
+    ``details``: further figures by side. ``mark``: what a reader of the ratio must know, such as that it is a bound.
+    A result from another ``device`` than the processor gets a file of its own.
+    """
+    show(sides, details)
     if save:
         result = {
             "benchmark": name,
             "ratio": ratio,
+            "mark": mark,
             "sides": {side: asdict(m) | {"median": m.median} for side, m in sides.items()},
+            "details": details or {},
             "settings": dict(settings),
-            "machine": machine(),
+            "device": device,
+            "machine": machine(device),
             "date": time.strftime("%Y-%m-%d"),
         }
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        file = name if device == "cpu" else f"{name}_{device}"
+        (RESULTS / f"{file}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    if mark:
+        print(f"the ratio is {mark}")
     print(f"{name}={ratio:.2f}")
 
 
-def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
+def show(sides: Mapping[str, Measured], details: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    """Print the sides, and further figures of each."""
+    for side, measured in sides.items():
+        print(f"{side:<16} {measured}")
+        for key, value in (details or {}).get(side, {}).items():
+            print(f"  {key:<14} {figure(value)}")
+
+
+def figure(value: Any) -> str:
+    """A figure as it is shown."""
+    return f"{value:,.1f}" if isinstance(value, float) else str(value)
+
+
+def machine(device: str = "cpu") -> dict[str, Any]:
+    """What the numbers were measured on; the rates of products are those of ``device``."""
     import torch
     import transformers
 
@@ -85,28 +134,60 @@ def machine() -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "bfloat16": bfloat16_instructions(),
-        "gemm_gflops": {name: round(gemm_gflops(name)) for name in ("float32", "bfloat16")},
+        "gemm_gflops": {name: round(gemm_gflops(name, device)) for name in ("float32", "bfloat16")},
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "threads": torch.get_num_threads(),
-    }
+    } | ({"gpu": _gpu()} if device == "cuda" else {})
 
 
-def gemm_gflops(dtype: str, size: int = 2048, repeats: int = 3) -> float:
+def gemm_gflops(dtype: str, device: str = "cpu", size: int | None = None, repeats: int = 3) -> float:
     """The best rate of a few (size, size) products, in GFLOP/s: what the machine's limit is taken to be."""
     import torch
 
-    left, right = (torch.randn(size, size).to(getattr(torch, dtype)) for _ in range(2))
+    size = size or GEMM_SIZES.get(device, 2048)
+    left, right = (torch.randn(size, size, device=device).to(getattr(torch, dtype)) for _ in range(2))
     left @ right
-    best = min(_timed(lambda: left @ right) for _ in range(repeats))
+    best = min(timed(lambda: left @ right, device)[1] for _ in range(repeats))
     return 2 * size**3 / best / 1e9
 
 
-def _timed(work: Callable[[], object]) -> float:
+def timed(work: Callable[[], T], device: str = "cpu") -> tuple[T, float]:
+    """What ``work`` returns, and the seconds until it was done; other devices work on while Python goes on."""
+    import torch
+
+    wait = getattr(torch, device).synchronize
+    wait()
     start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    result = work()
+    wait()
+    return result, time.perf_counter() - start
+
+
+def median_ratio(side: Measured, other: Measured) -> float:
+    """The median over the rounds of what one side had in a round over what the other one had in it.
+
+    >>> median_ratio(Measured((2.0, 30.0, 4.0), "s"), Measured((1.0, 10.0, 1.0), "s"))
+    3.0
+    """
+    return statistics.median(ours / theirs for ours, theirs in zip(side.rounds, other.rounds, strict=True))
+
+
+def _gpu() -> dict[str, Any]:
+    """Name, memory, CUDA of the first device; the driver's version from its own tool, where that is there."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
+    tool = shutil.which(ask[0])
+    driver = subprocess.run(ask, capture_output=True, text=True).stdout.strip() if tool else ""
+    return {
+        "name": properties.name,
+        "memory_gib": round(properties.total_memory / 2**30, 1),
+        "driver": driver or "unknown",
+        "cuda": torch.version.cuda,
+    }
 
 
 def _processor() -> str:

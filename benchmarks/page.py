@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ NOTES = {
         "save. The lead so far: no repeated keys and values, a prompt prefilled once for its group, one random number "
         "a row."
     ),
+    "step_vs_trl": "The goal is 5. Seconds of a whole step; judging overlaps sampling on Assay's side.",
+    "memory_vs_trl": "The goal is at most 0.7. Peak resident memory, verifier processes included.",
+    "time_to_accuracy_vs_trl": "The goal is 5. Seconds of training; evaluation is outside the clock.",
 }
 """What a ratio means, by benchmark."""
 
@@ -24,10 +28,11 @@ NOTES = {
 def section(result: dict[str, Any]) -> list[str]:
     """One benchmark: both sides, the ratio, the machine."""
     machine, settings = result["machine"], result["settings"]
+    mark = f", {result['mark']}" if result.get("mark") else ""
     lines = [
         f"## {result['benchmark']}",
         "",
-        f"Ratio of medians: **{result['ratio']:.2f}**. {NOTES.get(result['benchmark'], '')}".strip(),
+        f"Ratio of medians: **{result['ratio']:.2f}**{mark}. {NOTES.get(result['benchmark'], '')}".strip(),
         "",
         "| side | median | range | rounds |",
         "| --- | --- | --- | --- |",
@@ -37,6 +42,7 @@ def section(result: dict[str, Any]) -> list[str]:
         lines.append(
             f"| {name} | {side['median']:,.1f} {side['unit']} | {low:,.1f} to {high:,.1f} | {len(side['rounds'])} |"
         )
+    lines += further(result.get("details", {}))
     gemm = ", ".join(f"{rate} GFLOP/s in {name}" for name, rate in machine["gemm_gflops"].items())
     return [
         *lines,
@@ -47,6 +53,16 @@ def section(result: dict[str, Any]) -> list[str]:
         f"{machine['transformers']}; {result['date']}.",
         "",
     ]
+
+
+def further(details: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The table of the figures that a benchmark has beside its ratio: a row for each, a column for each side."""
+    if not details:
+        return []
+    names = dict.fromkeys(name for figures in details.values() for name in figures)
+    rows = [[name, *(harness.figure(figures.get(name, "")) for figures in details.values())] for name in names]
+    table = [["", *details], ["---"] * (len(details) + 1), *rows]
+    return ["", *(f"| {' | '.join(row)} |" for row in table)]
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import page
 
-BENCHMARKS = ("decode_vs_transformers",)
+BENCHMARKS = ("decode_vs_transformers", "step_vs_trl", "memory_vs_trl", "time_to_accuracy_vs_trl")
 
 
 def main() -> int:
