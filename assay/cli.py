@@ -1,4 +1,4 @@
-"""The command: `assay train | sft | eval | sample | show | report | explain | fetch | doctor`.
+"""The command: `assay train | sft | eval | sample | show | export | report | explain | fetch | doctor`.
 
 Exit status 0 done; 1 the run failed; 2 the user can mend it, in one line that says what, where and how; 130
 interrupted, with the command that resumes. A traceback is shown with ``--debug`` only.
@@ -92,7 +92,7 @@ def evaluate(
 
 @app.command()
 def sample(
-    model: Annotated[str, typer.Argument(help="Model folder, hub name, run folder, or demo.")],
+    model: Annotated[str, typer.Argument(help="Folder of a model, adapters or a run, hub name, or demo.")],
     prompt: Annotated[str, typer.Argument(help="What to ask.")],
     n: Annotated[int, typer.Option("-n", min=1, help="How many answers.")] = 4,
     max_tokens: Annotated[int, typer.Option(min=1)] = 128,
@@ -124,6 +124,22 @@ def show(
 
     selection = Selection(step=step, outcome=outcome, prompt=prompt, right=right, sort=sort, limit=limit)
     show_run(run, selection, Console(), folder)
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(help="Run folder, or its name in ./runs.")],
+    step: Annotated[int | None, typer.Option(help="The checkpoint after this step.")] = None,
+    best: Annotated[bool, typer.Option("--best", help="The checkpoint with the best held-out accuracy.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Where to; absent: model-step-N in the run folder.")] = None,
+    folder: Annotated[str, typer.Option(help="Where runs lie.")] = "runs",
+) -> None:
+    """Write the model of a run's checkpoint: the best one if it is kept, else the last, or the one asked for."""
+    from assay.loop.folder import RunFolder
+    from assay.loop.release import release
+    from assay.view.run_record import locate
+
+    print(release(RunFolder(locate(run, folder)), step, best, out))
 
 
 @app.command()

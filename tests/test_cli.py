@@ -83,6 +83,12 @@ def test_train_leaves_a_run_that_show_report_and_sample_read(
     code, out, _ = run(capsys, monkeypatch, "sample", folder, "1+1=", "-n", 2, "--max-tokens", 4)
     assert code == 0
     assert out.count("nats a token") == 2
+    code, out, _ = run(capsys, monkeypatch, "export", folder, "--out", place / "exported")
+    assert (code, Path(out.strip().splitlines()[-1])) == (0, place / "exported")
+    assert (place / "exported" / "model.safetensors").exists()
+    code, _, err = run(capsys, monkeypatch, "export", folder, "--step", 9)
+    assert code == 2
+    assert "--step 9" in err
 
 
 def test_a_finished_run_can_be_made_longer(

@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 
-from assay.data.demo_model import resolve_model_path
 from assay.data.prompts import PromptSet, load_prompts, shared_problems
 from assay.data.sampler import PromptSampler
 from assay.errors import UserError
 from assay.hardware import with_precision
 from assay.loop.checkpoint import CheckpointStore, RunState
 from assay.loop.evaluate import Evaluation, evaluate
-from assay.loop.folder import RunFolder, find_run, new_run
+from assay.loop.folder import RunFolder, find_run, model_place, new_run
 from assay.loop.limit import Limit, measure_limit
 from assay.loop.memory import memory
 from assay.loop.recorder import Recorder
@@ -27,7 +26,7 @@ from assay.loop.run import Describe, Run
 from assay.loop.source import GroupSource, Source, stream_seed
 from assay.objective.kl import KlState
 from assay.policy.batch import pack
-from assay.policy.model import add_lora, check_model, load_model, load_tokenizer, pick_device
+from assay.policy.model import adapter_base, add_lora, check_model, load_model, load_tokenizer, pick_device
 from assay.policy.policy import Policy
 from assay.recipe import doubts
 from assay.recipe.derived import extra_groups, generation_dtype, has_held_out
@@ -88,7 +87,7 @@ async def assemble(
     _prepare_torch(settings)
     async with AsyncExitStack() as stack:
         stack.enter_context(folder.opened())
-        place = resolve_model_path(settings.model.path)
+        place = model_place(settings.model.path)
         check_model(place, settings.model)
         tokenizer = load_tokenizer(place, settings.model)
         prompts, held_out = load_data(settings, tokenizer)
@@ -147,6 +146,8 @@ def load_policy(recipe: Recipe, place: str, tokenizer: Any) -> tuple[Policy, Eng
     needs_reference = recipe.objective.kl.coefficient > 0
     reference = None
     if recipe.model.lora is not None:
+        if recipe.model.lora.export == "adapter" and adapter_base(place) is not None:
+            raise UserError("model.lora.export: adapter has no base to name, as model.path is adapters too: use merged")
         model = add_lora(model, recipe.model.lora, recipe.run.seed)  # without its adapters it is its own reference
     elif needs_reference:
         reference = load_model(place, recipe.model, device).requires_grad_(False)

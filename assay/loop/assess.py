@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from assay.data.chat import prepare_messages, render, tokenize, uses_chat_template
-from assay.data.demo_model import resolve_model_path
 from assay.data.prompts import load_prompts
 from assay.hardware import with_precision
 from assay.loop.evaluate import evaluate
+from assay.loop.folder import model_place
 from assay.loop.memory import memory
 from assay.loop.summary import estimates_of
 from assay.policy.model import check_model, load_model, load_tokenizer, pick_device
@@ -31,7 +30,7 @@ def assess(resolved: Resolved, console: Console) -> dict[str, dict[str, float]]:
 
 
 async def _assess(recipe: Recipe, console: Console) -> dict[str, dict[str, float]]:
-    place = resolve_model_path(recipe.model.path)
+    place = model_place(recipe.model.path)
     check_model(place, recipe.model)
     tokenizer = load_tokenizer(place, recipe.model)
     held_out = load_prompts(recipe.data, tokenizer, "eval", recipe.reward.gold)
@@ -47,19 +46,14 @@ async def _assess(recipe: Recipe, console: Console) -> dict[str, dict[str, float
 
 
 def ask(model: str, question: str, *, n: int, max_tokens: int, temperature: float, seed: int) -> list[Rollout]:
-    """Sample ``n`` answers to a question; ``temperature`` 0 is greedy.
-
-    ``model`` is a folder, a hub name, ``demo``, or a run folder, whose trained model is meant.
-    """
-    trained = Path(model) / "model"
-    path = str(trained) if trained.is_dir() and not (Path(model) / "config.json").exists() else model
+    """Sample ``n`` answers to a question; ``temperature`` 0 is greedy. ``model`` is what ``model.path`` may be."""
     sampling = Sampling(temperature=temperature or 1.0, max_tokens=max_tokens, greedy=temperature == 0)
-    return asyncio.run(_ask(path, question, n, sampling, seed))
+    return asyncio.run(_ask(model, question, n, sampling, seed))
 
 
 async def _ask(path: str, question: str, n: int, sampling: Sampling, seed: int) -> list[Rollout]:
     recipe = Recipe(model=ModelRecipe(path=path), rollout=RolloutRecipe(max_tokens=sampling.max_tokens))
-    place = resolve_model_path(path)
+    place = model_place(path)
     check_model(place, recipe.model)
     tokenizer = load_tokenizer(place, recipe.model)
     engine = _engine(recipe, place, tokenizer)

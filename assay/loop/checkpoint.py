@@ -85,18 +85,22 @@ class CheckpointStore:
         Raises UserError when it cannot be read.
         """
         steps = self.steps()
-        if not steps:
-            return None
-        folder = self._place(steps[-1])
+        return self.read(steps[-1], read_tensors) if steps else None
+
+    def read(self, step: int, read_tensors: Callable[[Path], None]) -> RunState:
+        """The state of the checkpoint of ``step``, which is one of `steps`; as `load`."""
+        folder = self._place(step)
         try:
             state = RunState(**json.loads((folder / STATE).read_text(encoding="utf-8")))
             read_tensors(folder)
         except UserError:
             raise
         except Exception as error:  # a damaged file makes its reader raise anything
+            reason = (str(error).splitlines() or ["no message"])[0]
+            others = [s for s in self.steps() if s != step]
             raise UserError(
-                f"checkpoint {folder} cannot be read ({type(error).__name__}: {str(error).splitlines()[0]}): "
-                f"delete that folder to go on from {self._place(steps[-2]).name if steps[1:] else 'the beginning'}"
+                f"checkpoint {folder} cannot be read ({type(error).__name__}: {reason}): "
+                f"delete that folder to go on from {self._place(others[-1]).name if others else 'the beginning'}"
             ) from error
         return state
 

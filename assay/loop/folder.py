@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from assay.data.demo_model import resolve_model_path
 from assay.errors import UserError
 from assay.track.files import write_aside
 
@@ -97,6 +98,20 @@ class RunFolder:
             raise UserError(
                 f"run.folder: cannot write to {self.path} ({error.strerror}); choose another with run.folder=PATH"
             ) from error
+
+
+def model_place(path: str) -> str:
+    """Where the model that ``model.path`` means lies: ``demo`` is the fetched one, a run folder its trained one.
+
+    Raises UserError for a run that has none, with the command that writes one, and where nothing was fetched.
+    """
+    run = RunFolder(Path(path))
+    if not run.recipe.is_file() or (run.path / "config.json").exists():
+        return resolve_model_path(path)
+    if not run.model.is_dir():
+        mend = f"`assay export {path}` writes one" if run.checkpoints.is_dir() else "and no checkpoint to make one of"
+        raise UserError(f"model.path: the run {path} has no model yet: {mend}")
+    return str(run.model)
 
 
 def new_run(parent: str, name: str | None, stem: str) -> RunFolder:

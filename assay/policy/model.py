@@ -1,10 +1,14 @@
 """Loading a causal language model and its tokenizer, by folder or hub name, with or without adapters.
 
+A folder of adapters (`lora.export: adapter`, or any that peft writes) stands for the model that they are for with them
+merged into it.
+
 A policy is never put into training mode: dropout would make the ratio between two passes of one policy measure noise.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -38,20 +42,55 @@ def check_model(path: str, recipe: ModelRecipe) -> None:
     """Raise UserError unless ``path`` names something with a model's config: the cheapest mistake to find first."""
     from transformers import AutoConfig
 
-    mend = "give a folder that holds a config.json, a name on the hub, or demo (after `assay fetch`)"
+    base = adapter_base(path)
+    place = path if base is None else base
     try:
-        AutoConfig.from_pretrained(path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code)
+        AutoConfig.from_pretrained(place, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code)
     except (OSError, ValueError, ImportError, KeyError) as error:
-        why = "no such folder" if path.startswith(("/", ".", "~")) and not Path(path).exists() else _first_line(error)
-        raise UserError(f"model.path: {path!r} is not a model ({why}); {mend}") from error
+        why = "no such folder" if place.startswith(("/", ".", "~")) and not Path(place).exists() else _first_line(error)
+        if base is None:
+            mend = "give a folder that holds a config.json, a name on the hub, or demo (after `assay fetch`)"
+            raise UserError(f"model.path: {path!r} is not a model ({why}); {mend}") from error
+        raise UserError(
+            f"model.path: {path!r} holds adapters for {base!r}, which is not a model ({why}); where it is now is to be "
+            f"written into {ADAPTER}"
+        ) from error
+
+
+ADAPTER = "adapter_config.json"
+"""Peft's file beside adapters."""
+
+
+def adapter_base(path: str) -> str | None:
+    """The model that the adapters in the folder ``path`` are for; ``None`` where it holds no adapters.
+
+    Raises UserError when their config does not say it.
+    """
+    config = Path(path) / ADAPTER
+    if not config.is_file():
+        return None
+    try:
+        base = json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"model.path: {config} cannot be read ({type(error).__name__}: {error})") from error
+    if not isinstance(base, str) or not base:
+        raise UserError(f"model.path: {config} does not name the model that its adapters are for")
+    return base
 
 
 def load_model(path: str, recipe: ModelRecipe, device: torch.device, dtype: str | None = None) -> Any:
     """The causal LM at ``path`` in ``dtype`` (absent: ``recipe.dtype``), on ``device``, in evaluation mode.
 
     Attention goes through torch's SDPA, or through plain products where the scores are soft-capped (Gemma 2), which
-    SDPA would leave out. Raises UserError when ``path`` is not a whole model.
+    SDPA would leave out. Raises UserError when ``path`` is neither a whole model nor adapters for one.
     """
+    base = adapter_base(path)
+    if base is None:
+        return _load_whole(path, recipe, dtype or recipe.dtype).to(device).eval()
+    return _merged(_load_whole(base, recipe, dtype or recipe.dtype), path).to(device).eval()
+
+
+def _load_whole(path: str, recipe: ModelRecipe, dtype: str) -> Any:
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
@@ -61,7 +100,7 @@ def load_model(path: str, recipe: ModelRecipe, device: torch.device, dtype: str 
                 path,
                 revision=recipe.revision,
                 trust_remote_code=recipe.trust_remote_code,
-                dtype=DTYPES[dtype or recipe.dtype],
+                dtype=DTYPES[dtype],
                 attn_implementation="sdpa",
                 output_loading_info=True,
             )
@@ -75,14 +114,30 @@ def load_model(path: str, recipe: ModelRecipe, device: torch.device, dtype: str 
     if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")
     _make_savable(model.generation_config)
-    return model.to(device).eval()
+    return model
+
+
+def _merged(model: Any, adapters: str) -> Any:
+    """``model`` with the adapters of a folder merged into its weights."""
+    from peft import PeftModel
+    from safetensors import SafetensorError
+
+    try:
+        return PeftModel.from_pretrained(model, adapters).merge_and_unload().requires_grad_(True)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+        raise UserError(
+            f"model.path: the adapters in {adapters!r} cannot be merged into {model.name_or_path!r}: "
+            f"{_first_line(error)}"
+        ) from error
 
 
 def load_tokenizer(path: str, recipe: ModelRecipe) -> Any:
     """The tokenizer of ``recipe.tokenizer`` or of the model at ``path``, with ``recipe.chat_template`` if given."""
     from transformers import AutoTokenizer
 
-    place = recipe.tokenizer or path
+    base = adapter_base(path)
+    own = base is None or (Path(path) / "tokenizer_config.json").is_file()
+    place = recipe.tokenizer or (path if own else base)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             place, revision=None if recipe.tokenizer else recipe.revision, trust_remote_code=recipe.trust_remote_code

@@ -32,12 +32,21 @@ def save_state(
         raise OSError(f"{folder} cannot be written: {str(error).splitlines()[0]}") from error
 
 
-@torch.no_grad()
 def load_state(folder: Path, parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> int:
     """Read what :func:`save_state` wrote into the tensors that are there; returns the optimizer's steps.
 
     Engines that share the tensors see the new values. Raises UserError when the checkpoint is of another model.
     """
+    load_weights(folder, parameters)
+    state = torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
+    optimizer.load_state_dict(state["optimizer"])
+    torch.set_rng_state(state["random"])
+    return state["optimizer_steps"]
+
+
+@torch.no_grad()
+def load_weights(folder: Path, parameters: Mapping[str, nn.Parameter]) -> None:
+    """Read the parameters alone of what :func:`save_state` wrote. Raises UserError as :func:`load_state` does."""
     saved = load_file(folder / WEIGHTS)
     theirs = {name: tuple(value.shape) for name, value in saved.items()}
     mine = {name: tuple(p.shape) for name, p in parameters.items()}
@@ -46,7 +55,3 @@ def load_state(folder: Path, parameters: Mapping[str, nn.Parameter], optimizer: 
         raise UserError(f"checkpoint {folder} is of another model: they differ in {odd}")
     for name, parameter in parameters.items():
         parameter.copy_(saved[name])
-    state = torch.load(folder / OPTIMIZER, map_location="cpu", weights_only=True)
-    optimizer.load_state_dict(state["optimizer"])
-    torch.set_rng_state(state["random"])
-    return state["optimizer_steps"]

@@ -34,7 +34,8 @@ class ModelRecipe(Section):
     """The policy: a Hugging Face causal language model."""
 
     path: str = "HuggingFaceTB/SmolLM2-135M-Instruct"
-    """A folder, or a name on the hub; ``demo`` is the packaged SmolLM2-135M-Instruct (`assay fetch`)."""
+    """A folder of a model, of adapters or of a run, or a name on the hub; ``demo`` is the packaged
+    SmolLM2-135M-Instruct (`assay fetch`)."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
     tokenizer: str | None = None
@@ -288,7 +289,7 @@ class CheckpointRecipe(Section):
     keep_last: int = Field(default=1, ge=1)
     """Most recent checkpoints kept."""
     keep_best: bool = True
-    """Also keep the one with the best held-out accuracy."""
+    """Also keep the one with the best held-out accuracy: `assay export RUN` makes a model of it."""
 
 
 class TrackRecipe(Section):
