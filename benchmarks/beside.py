@@ -1,0 +1,82 @@
+"""Decoding beside an engine that lives in another environment: the two sides in turn, each on all cores."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import decoding
+import harness
+import peers
+import torch
+from workers import Worker
+
+FOLDER = Path(__file__).resolve().parent
+QUIET = 0.02
+"""The most that a side may use of a core while it is not its turn."""
+
+
+def measure(
+    benchmark: str,
+    peer: str,
+    settings: Mapping[str, Any],
+    chosen: argparse.Namespace,
+    environment: Sequence[str] = (),
+) -> None:
+    """Measure Assay beside the peer and print the ratio.
+
+    The peer's program, decode_PEER.py, reads the work and its settings from a file, and answers each request with its
+    tokens per second; ``environment``: NAME=VALUE, set before it starts. While one side works the other one waits, and
+    one that uses the processor out of its turn is told of: such rounds do not compare.
+    """
+    work = decoding.work_of(chosen)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "work.json"
+        rows = [list(p.token_ids) for p in work.prompts]
+        said = {"model": work.place, "prompts": rows, "samples": work.samples, "tokens": work.tokens}
+        file.write_text(json.dumps(said | {"folder": folder} | dict(settings)), encoding="utf-8")
+        program = [str(peers.python_of(peer)), str(FOLDER / f"decode_{peer}.py"), str(file)]
+        with Worker(peer, ["env", *environment, *program], Path(folder) / f"{peer}.log") as other:
+            native = decoding.Native(work, torch.device("cpu"))
+            native.rate(0, tokens=2)
+            other.ask("round", seed=0, tokens=2)
+            turns = Turns()
+            sides = harness.alternate(
+                {
+                    "assay": turns.watching(native.rate, other.processor_seconds),
+                    peer: turns.watching(
+                        lambda seed: other.ask("round", seed=seed, tokens=work.tokens)["rate"], time.process_time
+                    ),
+                },
+                chosen.rounds,
+                "tokens/s",
+            )
+            about = other.about
+    kept = harness.settings(chosen, dtype=work.precision) | dict(settings) | about
+    mark = f"of sides that used up to {turns.busiest:.0%} of a core out of turn" if turns.busiest > QUIET else ""
+    ratio = sides["assay"].median / sides[peer].median
+    harness.finish(benchmark, ratio, sides, kept, chosen.save, mark=mark)
+
+
+class Turns:
+    """Sees to it that who waits sleeps."""
+
+    def __init__(self) -> None:
+        self.busiest = 0.0
+        """The largest share of a core that a waiting side used."""
+
+    def watching(self, side: Callable[[int], float], waiting: Callable[[], float]) -> Callable[[int], float]:
+        """``side``, with an eye on the processor seconds of the one that waits."""
+
+        def run(number: int) -> float:
+            before, start = waiting(), time.perf_counter()
+            figure = side(number)
+            self.busiest = max(self.busiest, (waiting() - before) / (time.perf_counter() - start))
+            return figure
+
+        return run
