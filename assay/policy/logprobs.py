@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch import Tensor
 
 from assay.errors import UserError
 from assay.objective.layout import wide
+from assay.policy.head import Head
 from assay.policy.packing import MicroBatch, Tree, assemble
 from assay.rollout.masks import LayerMasks
 
@@ -29,26 +29,20 @@ class Scorer:
 
     trunk: Callable[..., Any]
     """The model without its output head; (R, L) ids to (R, L, H) hidden states."""
-    head: Callable[[Tensor], Tensor]
-    """Hidden states (n, H) to logits (n, V), float32 or wider."""
+    head: Head
+    """Hidden states to log-probs and entropies."""
     masks: LayerMasks
     """What the layers attend to."""
-    temperature: float
-    chunk: int
-    """Scored tokens whose logits exist at one time."""
     compute: torch.dtype
     """Precision of the trunk's products."""
     autocast: bool
     """Are the weights wider than that?"""
     device: torch.device
-    entropy_gradient: bool = False
-    """Do the entropies carry a gradient? Only an entropy bonus wants it."""
 
     def logprobs(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:
         """Natural-log probabilities and entropies of the scored tokens, both (n,).
 
         log p = (logits / temperature)[target] - logsumexp(logits / temperature); the entropy is of the same softmax.
-        In the backward pass each chunk's logits are computed again, not kept.
         """
         micro = micro.to(self.device)
         with torch.autocast(self.device.type, dtype=self.compute, enabled=self.autocast):
@@ -58,10 +52,7 @@ class Scorer:
                 position_ids=micro.positions.clamp(min=0),
                 use_cache=False,
             ).last_hidden_state
-        scored = hidden.flatten(0, 1)[micro.predicts]
-        chunks = zip(scored.split(self.chunk), micro.targets.split(self.chunk), strict=True)
-        parts = [self._chunk(states, targets) for states, targets in chunks]
-        return torch.cat([p for p, _ in parts]), torch.cat([e for _, e in parts])
+        return self.head(hidden.flatten(0, 1)[micro.predicts], micro.targets)
 
     @torch.no_grad()
     def logprobs_of_all(self, micros: Sequence[MicroBatch], n_tokens: int) -> Tensor:
@@ -71,19 +62,6 @@ class Scorer:
         for micro, part in zip(micros, parts, strict=True):
             found[micro.tokens] = part
         return found
-
-    def _chunk(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        if not torch.is_grad_enabled():
-            return self._score(hidden, targets)
-        result = checkpoint(self._score, hidden, targets, use_reentrant=False, preserve_rng_state=False)
-        assert isinstance(result, tuple)
-        return result
-
-    def _score(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        logs = torch.log_softmax(self.head(hidden) / self.temperature, dim=-1)
-        with torch.set_grad_enabled(self.entropy_gradient and torch.is_grad_enabled()):
-            entropy = -(logs.exp() * logs).sum(-1)
-        return logs.gather(1, targets[:, None]).squeeze(1), entropy
 
 
 def make_scorer(
@@ -105,37 +83,14 @@ def make_scorer(
     autocast = masters == torch.float32 and DTYPES[compute_dtype] != masters
     scorer = Scorer(
         trunk=trunk,
-        head=_head(inner),
+        head=Head(inner, temperature, chunk, entropy_gradient),
         masks=LayerMasks.of(inner.config.get_text_config()),
-        temperature=temperature,
-        chunk=chunk,
         compute=DTYPES[compute_dtype] if autocast else masters,
         autocast=autocast,
         device=device,
-        entropy_gradient=entropy_gradient,
     )
     _check(inner, replace(scorer, compute=masters, autocast=False))
     return scorer
-
-
-def _head(model: Any) -> Callable[[Tensor], Tensor]:
-    """The output head in float32, with the logit transformations that some families apply after it."""
-    config = model.config.get_text_config()
-    softcap = getattr(config, "final_logit_softcapping", None)
-    scale = getattr(config, "logit_scale", None) or 1.0
-    divisor = getattr(config, "logits_scaling", None) or 1.0
-
-    def head(hidden: Tensor) -> Tensor:
-        linear = model.get_output_embeddings()
-        if type(linear) is nn.Linear:
-            bias = None if linear.bias is None else wide(linear.bias)
-            logits = nn.functional.linear(wide(hidden), wide(linear.weight), bias)
-        else:  # wrapped by an adapter: let it do its own arithmetic
-            logits = wide(linear(hidden.to(next(linear.parameters()).dtype)))
-        logits = logits * (scale / divisor)
-        return logits if softcap is None else softcap * torch.tanh(logits / softcap)
-
-    return head
 
 
 @torch.no_grad()
@@ -154,7 +109,7 @@ def _check(model: Any, scorer: Scorer) -> None:
         raise UserError(
             f"model: {type(model).__name__} cannot be trained with shared prompts ({type(error).__name__}: {reason})"
         ) from error
-    logs = torch.log_softmax(torch.cat(theirs) / scorer.temperature, -1)
+    logs = torch.log_softmax(torch.cat(theirs) / scorer.head.temperature, -1)
     wanted = logs.gather(1, torch.cat(responses)[:, None].to(scorer.device)).squeeze(1)
     if wanted.isnan().any():
         raise UserError("model: its log-probs are NaN: the weights are damaged, or too wide for their precision")

@@ -137,21 +137,6 @@ def test_the_head_works_in_float32_whatever_the_trunk_does(masters):
     assert (scored != scored.bfloat16().float()).float().mean() > 0.9
 
 
-def test_logits_exist_a_chunk_at_a_time():
-    model, batch = tiny_model(), batch_of(make_groups(sizes=(4, 4)))
-    seen = []
-    scorer = make_scorer(model, temperature=1.0, chunk=10, compute_dtype="float32", device=CPU)
-    head = scorer.head
-    object.__setattr__(scorer, "head", lambda hidden: seen.append(len(hidden)) or head(hidden))
-    (micro,) = microbatches(batch, range(batch.n_sequences), 4096, True)
-    logprobs, _ = scorer.logprobs(micro)
-    forward = list(seen)
-    logprobs.sum().backward()
-    assert sum(forward) == batch.n_tokens < micro.n_forwarded
-    assert max(seen) == 10
-    assert sorted(seen) == sorted(forward * 2), "the backward pass must compute them anew"
-
-
 def test_a_long_prompt_with_many_responses_of_one_token():
     prompt = Prompt("p", (), "", tuple(4 + i % 60 for i in range(50)))
     rollouts = tuple(rollout_of(prompt, i, ("policy", [4 + i])) for i in range(8))

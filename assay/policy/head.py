@@ -1,0 +1,135 @@
+"""The output head and the softmax in one: log-probs and entropies of n tokens, logits only a chunk at a time.
+
+Written with its own backward pass, because automatic differentiation would keep several arrays of the vocabulary's
+width for each token. Here a chunk's logits are computed, reduced and dropped, and computed once more for their
+gradient::
+
+    l = (h W^T + b) m        log p = l_target - logsumexp(l)        H = -sum(p log p)
+    dL/dl = g (onehot(target) - p) - e p (log p + H)        for upstream gradients g of log p and e of H
+
+The last chunk's probabilities are kept instead of computed again: their memory was needed anyway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
+
+from assay.objective.layout import wide
+
+
+@dataclass(frozen=True)
+class Head:
+    """The output head of a Hugging Face causal LM, with the logit transformations that some families apply after it.
+
+    Everything is computed in float32, or in float64 where the weights are, and at the given temperature.
+    """
+
+    model: Any
+    temperature: float
+    chunk: int
+    """Tokens whose logits exist at one time."""
+    entropy_gradient: bool = False
+    """Do the entropies carry a gradient? Only an entropy bonus wants it."""
+
+    def __call__(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probs of ``targets`` (n,) given ``hidden`` (n, H), and entropies of the same softmax, both (n,)."""
+        config = self.model.config.get_text_config()
+        linear = self.model.get_output_embeddings()
+        softcap = getattr(config, "final_logit_softcapping", None)
+        scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+        if type(linear) is nn.Linear and softcap is None:
+            bias = None if linear.bias is None else wide(linear.bias)
+            settings = (scale / self.temperature, self.chunk, self.entropy_gradient)
+            return _LogProbs.apply(wide(hidden), wide(linear.weight), bias, targets, *settings)  # type: ignore[no-any-return]
+
+        def score(states: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+            logits = wide(linear(states.to(next(linear.parameters()).dtype))) * scale
+            capped = logits if softcap is None else softcap * torch.tanh(logits / softcap)
+            return self._read(capped / self.temperature, wanted)
+
+        chunks = zip(hidden.split(self.chunk), targets.split(self.chunk), strict=True)
+        parts: list[Any] = [
+            checkpoint(score, *chunk, use_reentrant=False, preserve_rng_state=False)
+            if torch.is_grad_enabled()
+            else score(*chunk)
+            for chunk in chunks
+        ]
+        return torch.cat([p for p, _ in parts]), torch.cat([e for _, e in parts])
+
+    def _read(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        logs = torch.log_softmax(logits, dim=-1)
+        with torch.set_grad_enabled(self.entropy_gradient and torch.is_grad_enabled()):
+            entropy = -(logs.exp() * logs).sum(-1)
+        return logs.gather(1, targets[:, None]).squeeze(1), entropy
+
+
+class _LogProbs(torch.autograd.Function):
+    """See the module: ``hidden`` (n, H), ``weight`` (V, H), ``bias`` (V,) or None, ``targets`` (n,)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        multiplier: float,
+        chunk: int,
+        entropy_gradient: bool,
+    ) -> tuple[Tensor, Tensor]:
+        found, entropies = hidden.new_empty(len(hidden)), hidden.new_empty(len(hidden))
+        probabilities = None
+        for span in _spans(len(hidden), chunk):
+            logs = torch.log_softmax(_logits(hidden[span], weight, bias, multiplier), -1)
+            found[span] = logs.gather(1, targets[span, None]).squeeze(1)
+            probabilities = logs.exp()
+            entropies[span] = -torch.linalg.vecdot(probabilities, logs)
+        ctx.save_for_backward(hidden, weight, bias, targets, entropies)
+        ctx.settings = (multiplier, chunk, entropy_gradient)
+        ctx.kept = None if entropy_gradient else probabilities
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropies)
+        return found, entropies
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        hidden, weight, bias, targets, entropies = ctx.saved_tensors
+        multiplier, chunk, entropy_gradient = ctx.settings
+        grad_logprob = gradients[0] * multiplier
+        grad_entropy = gradients[1] * multiplier if entropy_gradient else None
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        grad_bias = torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[2] else None
+        kept, ctx.kept = ctx.kept, None
+        for span in reversed(_spans(len(hidden), chunk)):
+            g = grad_logprob[span, None]
+            if grad_entropy is not None:
+                logs = torch.log_softmax(_logits(hidden[span], weight, bias, multiplier), -1)
+                change = (logs + entropies[span, None]).mul_(grad_entropy[span, None]).add_(g).mul_(logs.exp_()).neg_()
+            else:
+                if kept is None:
+                    kept = torch.softmax(_logits(hidden[span], weight, bias, multiplier), -1)
+                change, kept = kept.mul_(-g), None
+            change.scatter_add_(1, targets[span, None], g)
+            torch.mm(change, weight, out=grad_hidden[span])
+            if grad_weight is not None:
+                grad_weight.addmm_(change.t(), hidden[span])
+            if grad_bias is not None:
+                grad_bias += change.sum(0)
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, multiplier: float) -> Tensor:
+    logits = nn.functional.linear(hidden, weight, bias)
+    return logits if multiplier == 1 else logits.mul_(multiplier)
+
+
+def _spans(n: int, chunk: int) -> list[slice]:
+    return [slice(start, min(start + chunk, n)) for start in range(0, n, chunk)]
