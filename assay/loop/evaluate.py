@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from assay.data.prompts import PromptSet
 from assay.loop.collect import Order, Progress, collect, refuse_broken_verifiers, unheard
 from assay.loop.source import stream_seed
-from assay.loop.statistics import Estimate, bootstrap, majority, pass_at_k, wilson
+from assay.loop.statistics import Estimate, bootstrap, majority, pass_at_k, proportion
 from assay.recipe.schema import Recipe
 from assay.records import Group, is_right
 from assay.reward.scorer import Scorer
@@ -73,26 +73,32 @@ async def evaluate(
 
 
 def estimates_over(groups: Sequence[Group], samples: int) -> dict[str, Estimate]:
-    """Estimates by name over groups of one greedy and ``samples`` sampled answers.
+    """Estimates by name over groups of one greedy and ``samples`` sampled answers, with intervals over problems.
 
     Invalid verdicts are left out of greedy accuracy and mean@n; pass@k and majority@k need all of a prompt's samples,
     and are over the prompts that have them. Without a verifier that says what the answer was nobody can vote.
     """
-    first = [g.verdicts[0] for g in groups if g.verdicts[0].valid]
-    estimates = {"greedy": wilson(sum(is_right(v) for v in first), len(first))}
-    rows = [[v for v in g.verdicts[1:] if v.valid] for g in groups]
-    rows = [row for row in rows if row]
-    if not rows:
+    first = [g for g in groups if g.verdicts[0].valid]
+    estimates = {"greedy": proportion([is_right(g.verdicts[0]) for g in first], [_problem(g) for g in first])}
+    answered = [(_problem(g), row) for g in groups if (row := [v for v in g.verdicts[1:] if v.valid])]
+    if not answered:
         return estimates
-    estimates[f"mean_at_{samples}"] = bootstrap([sum(map(is_right, row)) / len(row) for row in rows])
-    full = [row for row in rows if len(row) == samples]
+    problems, rows = zip(*answered, strict=True)
+    estimates[f"mean_at_{samples}"] = bootstrap([sum(map(is_right, row)) / len(row) for row in rows], problems)
+    full = [(problem, row) for problem, row in answered if len(row) == samples]
+    problems, rows = [problem for problem, _ in full], [row for _, row in full]
     for k in _powers_of_two(samples):
-        passed = [pass_at_k(samples, sum(map(is_right, row)), k) for row in full]
-        estimates[f"pass_at_{k}"] = bootstrap(passed)
-    if any(v.answer is not None for row in full for v in row):  # a user's function extracts none
-        votes = [majority([v.answer for v in row], [is_right(v) for v in row]) for row in full]
-        estimates[f"majority_at_{samples}"] = bootstrap(votes)
+        passed = [pass_at_k(samples, sum(map(is_right, row)), k) for row in rows]
+        estimates[f"pass_at_{k}"] = bootstrap(passed, problems)
+    if any(v.answer is not None for row in rows for v in row):  # a user's function extracts none
+        votes = [majority([v.answer for v in row], [is_right(v) for v in row]) for row in rows]
+        estimates[f"majority_at_{samples}"] = bootstrap(votes, problems)
     return estimates
+
+
+def _problem(group: Group) -> str:
+    """What its prompt asks, whatever the wording: the unit of which the held-out set is a sample."""
+    return group.prompt.problem or group.prompt.id
 
 
 def _powers_of_two(limit: int) -> list[int]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from loop_helpers import TalkingEngine, TalkingScorer, prompts
 
 from assay.errors import AssayError
 from assay.loop.evaluate import EVAL_ADMISSIONS, Evaluation, estimates_over, evaluate
+from assay.loop.statistics import Estimate
 from assay.loop.summary import estimates_of
 from assay.recipe.schema import Recipe
 from assay.records import Group, Rollout, Segment, Verdict
@@ -40,6 +43,20 @@ def test_estimates_of_known_verdicts() -> None:
             "majority_at_4": (0 + 1 + 0) / 3,
         }
     )
+
+
+def test_wordings_of_one_problem_are_not_so_many_problems() -> None:
+    scores = [(1, 1, 1), (0, 1, 0), (1, 1, 0), (0, 0, 0), (1, 0, 1), (1, 1, 1), (0, 0, 1), (0, 0, 0)]
+
+    def found(problem_of: Callable[[int], str]) -> dict[str, Estimate]:
+        groups = [answers(*score) for score in scores * 2]
+        told = [replace(g, prompt=replace(g.prompt, problem=problem_of(i))) for i, g in enumerate(groups)]
+        return estimates_over(told, 2)
+
+    own, paired = found(lambda i: f"p{i}"), found(lambda i: f"p{i % 8}")
+    for name, estimate in paired.items():
+        assert (estimate.value, estimate.n) == (own[name].value, 16)
+        assert estimate.high - estimate.low > 1.2 * (own[name].high - own[name].low), name
 
 
 def test_broken_verdicts_are_in_no_estimate() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from assay.loop.statistics import bootstrap, majority, pass_at_k, wilson
+from assay.loop.statistics import bootstrap, effective_number, majority, pass_at_k, proportion, widening, wilson
 
 
 @given(answers=st.lists(st.booleans(), min_size=1, max_size=9), data=st.data())
@@ -99,6 +99,75 @@ def test_bootstrap_of_nothing() -> None:
     found = bootstrap([])
     assert math.isnan(found.value)
     assert found.n == 0
+
+
+@given(right=st.lists(st.booleans(), min_size=1, max_size=40), seed=st.integers(0, 5))
+@examples(deadline=None, max_examples=50)
+def test_where_every_prompt_is_its_own_problem_intervals_are_over_prompts(right: list[bool], seed: int) -> None:
+    own = [f"p{i}" for i in range(len(right))]
+    assert proportion(right, own) == wilson(sum(right), len(right))
+    values = [0.37 * r + 0.1 * (i % 3) for i, r in enumerate(right)]
+    found = bootstrap(values, own, seed, resamples=50)
+    assert found == bootstrap(values, None, seed, resamples=50)
+    draws = np.random.default_rng(seed).integers(0, len(values), size=(50, len(values)))
+    means = np.asarray(values)[draws].mean(axis=1)
+    if len(values) > 1:
+        assert (found.low, found.high) == tuple(np.quantile(means, [0.025, 0.975]))
+
+
+@given(data=st.data(), n=st.integers(2, 30))
+@examples(deadline=None, max_examples=100)
+def test_problems_in_several_wordings_only_ever_widen(data: st.DataObject, n: int) -> None:
+    right = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
+    problems = data.draw(st.lists(st.sampled_from("abcdef"), min_size=n, max_size=n))
+    found, over_prompts = proportion(right, problems), wilson(sum(right), n)
+    assert (found.value, found.n) == (over_prompts.value, n)
+    assert 0 <= found.low <= over_prompts.low + 1e-12
+    assert over_prompts.high - 1e-12 <= found.high <= 1
+    order = data.draw(st.permutations(range(n)))
+    moved = proportion([right[i] for i in order], [problems[i] for i in order])
+    assert (moved.low, moved.high) == (pytest.approx(found.low), pytest.approx(found.high))
+    shares = bootstrap([float(r) for r in right], problems, resamples=100)
+    assert shares == bootstrap([float(r) for r in right], problems, resamples=100)
+    assert min(right) <= shares.low <= shares.high <= max(right)
+
+
+def test_copies_of_a_prompt_tell_nothing_new() -> None:
+    right = [True, False, True, True, False, True, False, True]
+    once = [f"p{i}" for i in range(8)]
+    twice = effective_number(right * 2, once * 2)
+    assert twice == pytest.approx(8 / widening(8, 16) ** 2)
+    assert effective_number([True] * 12, [f"p{i // 3}" for i in range(12)]) == pytest.approx(4 / widening(4, 12) ** 2)
+
+
+@pytest.mark.parametrize(("n", "t"), [(2, 12.7062), (3, 4.3027), (5, 2.7764), (6, 2.5706), (11, 2.2281), (31, 2.0423)])
+def test_widening_has_the_degrees_of_freedom_of_the_problems(n: int, t: float) -> None:
+    """Against the table of Student's t, beside a number of prompts so large that theirs is the normal's."""
+    assert widening(n, 10**5) == pytest.approx(math.sqrt(n / (n - 1)) * t / 1.96, rel=2e-4)
+
+
+@pytest.mark.parametrize("problems", [8, 40])
+def test_intervals_cover_where_wordings_of_a_problem_go_together_and_those_over_prompts_do_not(problems: int) -> None:
+    """The chance of a right answer is uniform over problems, and each is asked in 2 to 12 wordings."""
+    rng = np.random.default_rng(5)
+    covered, trials = {"proportion": 0, "bootstrap": 0, "over prompts": 0, "bootstrap over prompts": 0}, 300
+    for trial in range(trials):
+        asked = rng.integers(2, 13, size=problems)
+        names = [f"p{i}" for i, n in enumerate(asked) for _ in range(n)]
+        right = [bool(r) for p, n in zip(rng.random(problems), asked, strict=True) for r in rng.random(n) < p]
+        shares = [float(r) for r in right]
+        for name, found in (
+            ("proportion", proportion(right, names)),
+            ("bootstrap", bootstrap(shares, names, trial, 400)),
+            ("over prompts", wilson(sum(right), len(right))),
+            ("bootstrap over prompts", bootstrap(shares, None, trial, 400)),
+        ):
+            covered[name] += found.low <= 0.5 <= found.high
+    rates = {name: count / trials for name, count in covered.items()}
+    assert 0.92 <= rates["proportion"] <= 0.98, rates
+    assert 0.92 <= rates["bootstrap"] <= 0.98, rates
+    assert rates["over prompts"] < 0.8, rates
+    assert rates["bootstrap over prompts"] < 0.8, rates
 
 
 @pytest.mark.parametrize(
