@@ -1,7 +1,7 @@
 """Decoding: the native engine beside transformers' `generate`. Goal: 3 times its rate or more.
 
-Both sides answer the same prompts (decoding.py), in the precision that is faster on this machine. transformers gets what
-serves it best: one padded batch of all rows, its default (dynamic) cache, SDPA, inference mode.
+Both sides answer the same prompts (decoding.py), in the precision that is faster on this machine. transformers gets
+what serves it best: one padded batch of all rows, its default (dynamic) cache, SDPA, inference mode.
 """
 
 from __future__ import annotations

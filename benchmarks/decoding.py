@@ -27,7 +27,7 @@ from assay.rollout.native import NativeEngine
 from assay.rollout.sampling import Sampling
 
 TASK = (
-    'reasoning_gym:chain_sum{"size": 200, "seed": 1, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}'
+    'reasoning_gym:chain_sum{"size": 400, "seed": 1, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}'
 )
 FLOATS = ("auto", "float32", "bfloat16")
 
@@ -72,9 +72,12 @@ def precision(chosen: argparse.Namespace, device: str) -> str:
 
 
 def first_prompts(place: str, count: int) -> tuple[Prompt, ...]:
-    """The first prompts of the task, in the words of the model's own chat template."""
+    """The first prompts of the task, under the model's own chat template. Raises SystemExit without enough."""
     tokenizer = load_tokenizer(place, ModelRecipe(path=place))
-    return load_prompts(DataRecipe(train=[TASK]), tokenizer).prompts[:count]
+    prompts = load_prompts(DataRecipe(train=[TASK]), tokenizer).prompts
+    if len(prompts) < count:
+        raise SystemExit(f"the task has {len(prompts)} distinct prompts, not {count}: give each prompt more samples")
+    return prompts[:count]
 
 
 class Native:

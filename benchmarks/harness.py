@@ -119,8 +119,10 @@ def show(sides: Mapping[str, Measured], details: Mapping[str, Mapping[str, Any]]
 
 
 def figure(value: Any) -> str:
-    """A figure as it is shown."""
-    return f"{value:,.1f}" if isinstance(value, float) else str(value)
+    """A figure as it is shown: two decimals below ten, one above."""
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:

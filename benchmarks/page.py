@@ -18,41 +18,62 @@ NOTES = {
         "save. The lead so far: no repeated keys and values, a prompt prefilled once for its group, one random number "
         "a row."
     ),
+    "decode_vs_vllm_cpu": "The goal is 2. Both engines on all cores, in turn; vLLM's settings are in decode_vllm.py.",
+    "decode_vs_llama_cpp": (
+        "The goal is 3. Both engines on all cores, in turn; llama.cpp's settings are in decode_llama.py."
+    ),
+    "limit": "The goal is 0.5. The products that the work needs, over its seconds, over the rate of one large product.",
+    "scaling": "The goal is at most 1.15. Each size is a step in a fresh process, under one token budget.",
     "step_vs_trl": "The goal is 5. Seconds of a whole step; judging overlaps sampling on Assay's side.",
     "memory_vs_trl": "The goal is at most 0.7. Peak resident memory, verifier processes included.",
     "time_to_accuracy_vs_trl": "The goal is 5. Seconds of training; evaluation is outside the clock.",
 }
 """What a ratio means, by benchmark."""
+HEADLINES = {
+    "limit": "The smaller share of the machine's arithmetic limit",
+    "scaling": "The worst cost of a token, relative to the smallest size of its row",
+}
+"""What the number of a benchmark is; of all others a ratio of medians."""
 
 
 def section(result: dict[str, Any]) -> list[str]:
     """One benchmark: both sides, the ratio, the machine."""
     machine, settings = result["machine"], result["settings"]
+    name = result["benchmark"]
     mark = f", {result['mark']}" if result.get("mark") else ""
+    headline = HEADLINES.get(name, "Ratio of medians")
+    device = result.get("device", "cpu")
     lines = [
-        f"## {result['benchmark']}",
+        f"## {name}" + (f" ({device})" if device != "cpu" else ""),
         "",
-        f"Ratio of medians: **{result['ratio']:.2f}**{mark}. {NOTES.get(result['benchmark'], '')}".strip(),
+        f"{headline}: **{result['ratio']:.2f}**{mark}. {NOTES.get(name, '')}".strip(),
         "",
         "| side | median | range | rounds |",
         "| --- | --- | --- | --- |",
     ]
-    for name, side in result["sides"].items():
+    for label, side in result["sides"].items():
         low, high = min(side["rounds"]), max(side["rounds"])
         lines.append(
-            f"| {name} | {side['median']:,.1f} {side['unit']} | {low:,.1f} to {high:,.1f} | {len(side['rounds'])} |"
+            f"| {label} | {side['median']:,.1f} {side['unit']} | {low:,.1f} to {high:,.1f} | {len(side['rounds'])} |"
         )
     lines += further(result.get("details", {}))
-    gemm = ", ".join(f"{rate} GFLOP/s in {name}" for name, rate in machine["gemm_gflops"].items())
     return [
         *lines,
         "",
         "Settings: " + ", ".join(f"{k} {v}" for k, v in settings.items()) + ".",
         "",
-        f"Machine: {machine['processor']}, {machine['cores']} cores, {gemm}; torch {machine['torch']}, transformers "
-        f"{machine['transformers']}; {result['date']}.",
+        f"Machine: {described(machine)}; {result['date']}.",
         "",
     ]
+
+
+def described(machine: Mapping[str, Any]) -> str:
+    """The machine in a line."""
+    parts = [machine["processor"], f"{machine['cores']} cores"]
+    if gpu := machine.get("gpu"):
+        parts.append(f"{gpu['name']} with {gpu['memory_gib']} GiB, driver {gpu['driver']}, CUDA {gpu['cuda']}")
+    parts += [f"{rate:,} GFLOP/s in {name}" for name, rate in machine["gemm_gflops"].items()]
+    return f"{', '.join(parts)}; torch {machine['torch']}, transformers {machine['transformers']}"
 
 
 def further(details: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -65,16 +86,21 @@ def further(details: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return ["", *(f"| {' | '.join(row)} |" for row in table)]
 
 
-def main() -> None:
-    """Write the page."""
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(harness.RESULTS.glob("*.json"))]
+def text(folder: Path) -> str:
+    """The page about all results in a folder."""
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
     intro = [
         "# Benchmarks",
         "",
         "Made by `make bench` (`benchmarks/page.py`) from `benchmarks/results/`. Both sides run in turn.",
         "",
     ]
-    PAGE.write_text("\n".join([*intro, *(line for r in results for line in section(r))]), encoding="utf-8")
+    return "\n".join([*intro, *(line for r in results for line in section(r))])
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(text(harness.RESULTS), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import page
 
-BENCHMARKS = ("decode_vs_transformers", "step_vs_trl", "memory_vs_trl", "time_to_accuracy_vs_trl")
+BENCHMARKS = (
+    "decode_vs_transformers",
+    "decode_vs_vllm_cpu",
+    "decode_vs_llama_cpp",
+    "limit",
+    "scaling",
+    "step_vs_trl",
+    "memory_vs_trl",
+    "time_to_accuracy_vs_trl",
+)
 
 
 def main() -> int:

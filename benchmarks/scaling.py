@@ -40,7 +40,8 @@ def main() -> None:
     for number in range(chosen.rounds):
         for size in every:
             found = one_step(size, number)
-            peaks[name(size)] = max(peaks.get(name(size), 0.0), found["peak_mb"])
+            peak = side(size, "update")  # the phase that reaches it
+            peaks[peak] = max(peaks.get(peak, 0.0), found["peak_mb"])
             for phase in PHASES:
                 costs[side(size, phase)].append(1e6 * found[phase] / found["tokens"])
             told = ", ".join(f"{phase} {costs[side(size, phase)][-1]:,.0f} us/token" for phase in PHASES)
@@ -51,7 +52,7 @@ def main() -> None:
     for title, figures in details.items():
         print(title)
         for key, value in figures.items():
-            print(f"  {key:<24} {value:,.2f}")
+            print(f"  {key:<24} {harness.figure(value)}")
     kept = harness.settings(chosen, dtype=decoding.precision(chosen, device))
     harness.finish("scaling", max(relative.values()), sides, kept, chosen.save, details=details, device=device)
 
