@@ -13,8 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +39,8 @@ TASK = (
 )
 
 
-MICROBATCH = 32
-"""Rows that TRL forwards at once: see grpo_trl.py."""
+MICROBATCH = 16
+"""Rows that TRL forwards at once, at most: see grpo_trl.py."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ def work_of(chosen: argparse.Namespace, steps: int, learning_rate: float, held_o
         samples=chosen.samples,
         tokens=chosen.tokens,
         learning_rate=learning_rate,
-        microbatch=chosen.microbatch or min(rows, MICROBATCH),
+        microbatch=chosen.microbatch or max(n for n in range(1, MICROBATCH + 1) if rows % n == 0),
         held_out=held_out,
         steps=steps,
         seed=seed,
@@ -133,6 +136,22 @@ def start(side: str, file: Path) -> Worker:
     """The program of a side, ready for its first step."""
     python = Path(sys.executable) if side == "assay" else peers.python_of("trl")
     return Worker(side, [str(python), str(FOLDER / f"grpo_{side}.py"), str(file)], file.with_name(f"{side}.log"))
+
+
+def take_turns(
+    work: Work, chosen: argparse.Namespace, one_step: Callable[[Worker], float], unit: str
+) -> dict[str, harness.Measured]:
+    """Have the sides do a step each, in turn, and measure it: a figure a round and side.
+
+    The first step of each, which makes the optimizer's state, is not counted.
+    """
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        file = write(work, Path(folder))
+        workers = [stack.enter_context(start(side, file)) for side in sides_of(chosen)]
+        for worker in workers:
+            worker.ask("step")
+        turns = {worker.name: partial(lambda worker, _: one_step(worker), worker) for worker in workers}
+        return harness.alternate(turns, chosen.rounds, unit)
 
 
 def shown(work: Work, chosen: argparse.Namespace) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from last_integer import right
@@ -16,7 +17,7 @@ from assay.records import Prompt
 def accuracy(model_folder: Path, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Prompt], tokens: int) -> float:
     """The share of prompts whose greedy answer, of at most ``tokens``, ends with the right integer; in float32."""
     with quiet_weights():
-        model = AutoModelForCausalLM.from_pretrained(model_folder, dtype="float32").eval()
+        model: Any = AutoModelForCausalLM.from_pretrained(model_folder, dtype="float32").eval()
     width = max(len(p.token_ids) for p in prompts)
     pad = tokenizer.eos_token_id
     ids = torch.tensor([[pad] * (width - len(p.token_ids)) + list(p.token_ids) for p in prompts])

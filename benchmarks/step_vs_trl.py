@@ -2,16 +2,13 @@
 
 Both sides do whole steps in turn, the other one asleep: sample, judge, update, and for Assay publish, probe and record.
 The learning rate is next to nothing, so that the answers stay as long as they are and rounds compare like with like.
-The first step of each side, in which the optimizer's state is made, is not counted. What the work is: grpo_work.py;
-TRL's settings: grpo_trl.py.
+What the work is: grpo_work.py; TRL's settings: grpo_trl.py.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from pathlib import Path
+from collections import defaultdict
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -34,21 +31,13 @@ def main() -> None:
     grpo_work.options(parser, prompts=16, samples=8, tokens=32)
     chosen = parser.parse_args()
     work = grpo_work.work_of(chosen, chosen.rounds + 1, LEARNING_RATE)
-    steps: dict[str, list[dict[str, Any]]] = {side: [] for side in grpo_work.sides_of(chosen)}
+    steps: dict[str, list[dict[str, Any]]] = defaultdict(list)
 
-    def one_step(worker: Worker) -> Callable[[int], float]:
-        def run(_: int) -> float:
-            steps[worker.name].append(worker.ask("step"))
-            return steps[worker.name][-1]["seconds"]
+    def seconds(worker: Worker) -> float:
+        steps[worker.name].append(worker.ask("step"))
+        return steps[worker.name][-1]["seconds"]
 
-        return run
-
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        file = grpo_work.write(work, Path(folder))
-        workers = [stack.enter_context(grpo_work.start(side, file)) for side in steps]
-        for worker in workers:
-            worker.ask("step")
-        sides = harness.alternate({w.name: one_step(w) for w in workers}, chosen.rounds, "s")
+    sides = grpo_work.take_turns(work, chosen, seconds, "s")
     found = {side: details(done) for side, done in steps.items()}
     grpo_work.conclude("step_vs_trl", "trl/assay", sides, grpo_work.shown(work, chosen), chosen, found)
 

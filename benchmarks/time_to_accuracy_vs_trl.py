@@ -26,6 +26,8 @@ from assay.policy.model import load_tokenizer
 
 NAME = "time_to_accuracy_vs_trl"
 LEARNING_RATE = 2e-5
+BOUNDS = {"trl": "a lower bound", "assay": "an upper bound"}
+"""What the ratio is when that side did not reach the goal."""
 
 
 @dataclass
@@ -102,13 +104,9 @@ def details(pairs: Sequence[Sequence[Course]]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def bound(pairs: Sequence[Sequence[Course]]) -> str:
-    """What the ratio is when not everybody reached the goal; else nothing."""
-    missed = sorted({c.worker.name for courses in pairs for c in courses if not c.reached})
-    if not missed:
-        return ""
-    kind = {"trl": "a lower bound", "assay": "an upper bound"}[missed[0]] if len(missed) == 1 else "without meaning"
-    return f"{kind}: {' and '.join(missed)} did not reach the goal"
+def missed(pairs: Sequence[Sequence[Course]]) -> list[str]:
+    """The sides that, in some pair, did not reach the goal within their bound."""
+    return sorted({c.worker.name for courses in pairs for c in courses if not c.reached})
 
 
 def main() -> None:
@@ -132,7 +130,13 @@ def main() -> None:
     }
     settings = {k: getattr(chosen, k) for k in ("goal", "every", "limit", "steps", "seconds")}
     settings |= grpo_work.shown(work, chosen)
-    grpo_work.conclude(NAME, "trl/assay", sides, settings, chosen, details(pairs), bound(pairs))
+    late, found = missed(pairs), details(pairs)
+    if len(late) == len(grpo_work.SIDES):
+        harness.show(sides, found)
+        print(f"neither side reached the goal: there is no ratio\n{NAME}=nan")
+        return
+    mark = "".join(f"{BOUNDS[side]}: {side} did not reach the goal" for side in late)
+    grpo_work.conclude(NAME, "trl/assay", sides, settings, chosen, found, mark)
 
 
 if __name__ == "__main__":

@@ -49,8 +49,16 @@ class Worker:
             print(json.dumps({"do": request, **values}), file=self._process.stdin, flush=True)
         return self._answer()
 
+    def forget_peak(self) -> None:
+        """Have `peak_mb` count from now on."""
+        for process in _family(self._process.pid):
+            Path(f"/proc/{process}/clear_refs").write_text("5", encoding="ascii")
+
     def peak_mb(self) -> float:
-        """The most memory that the program and the processes that it started have had resident, each, summed; MB."""
+        """The most memory that the program and the processes that it started have had resident, each, summed; MB.
+
+        Linux only, as `forget_peak`.
+        """
         return sum(map(_peak_mb, _family(self._process.pid)))
 
     def processor_seconds(self) -> float:
