@@ -38,7 +38,8 @@ from assay.rollout.engine import Engine, sampling_of
 from assay.rollout.engines import make_engine
 from assay.sync.weights import Weights
 from assay.track.console import Console, make_console
-from assay.track.phases import Phases
+from assay.track.phases import Phases, unprofiled
+from assay.track.profile import Profiler
 
 PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25}
 """Mean |engine - trainer| log-prob per token that rounding explains, by the narrower precision of the two."""
@@ -106,12 +107,13 @@ async def assemble(
         limit = measure_limit(settings, policy.model, policy.device)
         shown = console or make_console("auto", settings.track.samples_every, settings.reward.gold)
         stack.callback(shown.stop)
-        phases = Phases(on_enter=shown.phase)
+        profiler = _profiler(settings, folder, state, shown)
+        phases = Phases(on_enter=shown.phase, around=profiler or unprofiled)
         source = make_source(Makings(settings, engine, scorer, prompts, policy, tokenizer, phases, shown))
         source.cursor, source.admissions = state.cursor, state.admissions
         with store.disk("the run folder"):
             save_resolved(settings, folder.path)  # from here on it can be resumed
-            recorder = Recorder(folder, settings, shown, state.step)
+            recorder = Recorder(folder, settings, shown, state.step, profiler)
         stack.callback(recorder.close)
         evaluator = _evaluator(settings, engine, scorer, held_out, shown)
         run = Run(settings, folder, store, recorder, phases, evaluator, policy, source, state, limit, describe)
@@ -209,6 +211,12 @@ def _evaluator(
     if held_out is None:
         return None
     return partial(evaluate, engine, scorer, held_out, recipe, partial(console.phase, "evaluate"))
+
+
+def _profiler(recipe: Recipe, folder: RunFolder, state: RunState, console: Console) -> Profiler | None:
+    if not recipe.profile:
+        return None
+    return Profiler(folder.profile, state.step, recipe.run.steps, partial(console.message, style="warning"))
 
 
 def _tolerance(recipe: Recipe) -> float:

@@ -60,6 +60,11 @@ class RunFolder:
         return self.path / "summary.json"
 
     @property
+    def profile(self) -> Path:
+        """A trace of two steps, and what their operators cost."""
+        return self.path / "profile"
+
+    @property
     def failed_batch(self) -> Path:
         """The groups of the step that stopped the run for want of finite numbers."""
         return self.path / "failed-batch.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from assay.loop.evaluate import Evaluation
 from assay.loop.folder import RunFolder
@@ -11,6 +12,7 @@ from assay.loop.source import Harvest
 from assay.recipe.schema import Recipe
 from assay.track.console import Console
 from assay.track.metrics import MetricsLog
+from assay.track.profile import Profiler
 from assay.track.rollouts import RolloutLog
 from assay.track.trackers import TrackedRun, Trackers
 
@@ -22,8 +24,16 @@ class Recorder:
     be written or a tracker is not installed, and OSError when the disk is full, as its methods do.
     """
 
-    def __init__(self, folder: RunFolder, recipe: Recipe, console: Console, start_step: int) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        recipe: Recipe,
+        console: Console,
+        start_step: int,
+        profiler: Profiler | None = None,
+    ) -> None:
         self.console = console
+        self._profiler = profiler
         self._metrics = MetricsLog(folder.metrics)
         self._evals = MetricsLog(folder.evals)
         self._rollouts = RolloutLog(folder.rollouts, recipe.reward.gold) if recipe.track.rollouts else None
@@ -51,6 +61,8 @@ class Recorder:
         self._metrics.append(step, metrics)
         self._trackers.log(step, metrics)
         self.console.step(step, metrics, harvest.generated)
+        if self._profiler is not None:
+            self._profiler.step(step, metrics)
 
     def evaluation(self, step: int, evaluation: Evaluation) -> None:
         """Record a held-out evaluation after ``step``."""
@@ -64,6 +76,10 @@ class Recorder:
     def evaluations(self) -> dict[int, dict[str, float]]:
         """The metrics of every evaluation so far, by step."""
         return {int(row["step"]): row for row in self._evals.read()}
+
+    def profile(self) -> dict[str, Any]:
+        """``{"profile": ...}`` of a run that is profiled, its table written; of others nothing."""
+        return {} if self._profiler is None else {"profile": self._profiler.finish()}
 
     def summary(self, summary: Mapping[str, object]) -> None:
         """Hand the trackers the results."""

@@ -150,6 +150,7 @@ class Run:
         """Write, hand out and return ``summary.json``: before, after, seconds per phase, tokens, steps."""
         self._take_times()
         summary = summarize(self.folder.path.name, self.state, self._recorder.evaluations())
+        summary |= self._recorder.profile()
         with self._store.disk("summary.json"):
             write_json(self.folder.summary, summary)
         self._recorder.summary(summary)

@@ -121,7 +121,8 @@ def _sections() -> Iterator[str]:
         rows = [k for k in rows if k.section is None or type(None) in get_args(k.field.annotation)]
         if not rows:
             continue
-        lines = [f"\n## `{section or 'preset'}`\n", f"{text}\n" if section else ""]
+        title = section or "`, `".join(k.path for k in rows)
+        lines = [f"\n## `{title}`\n", f"{text}\n" if section else ""]
         lines += ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
         lines += [_row(k) for k in rows]
         yield "\n".join(line for line in lines if line)

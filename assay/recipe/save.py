@@ -14,7 +14,7 @@ from assay.recipe.complaints import shown
 from assay.recipe.keys import beneath, join
 from assay.recipe.schema import Recipe
 
-MAY_CHANGE: tuple[str, ...] = ("run.steps", "run.name", "run.folder", "track", "checkpoint", "eval")
+MAY_CHANGE: tuple[str, ...] = ("run.steps", "run.name", "run.folder", "track", "checkpoint", "eval", "profile")
 """Keys and sections that may differ when a run is resumed: how long it is, what is shown and kept."""
 
 MACHINE: tuple[str, ...] = (

@@ -347,6 +347,8 @@ class Recipe(Section):
     """Visibility."""
     run: RunRecipe = RunRecipe()
     """Name, length, seed."""
+    profile: bool = False
+    """Record what torch does in two steps: a trace and a table of costs in the run's ``profile/`` folder."""
 
     @classmethod
     def from_file(cls, path: str | Path, *overrides: str) -> Recipe:

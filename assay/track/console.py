@@ -159,6 +159,9 @@ def step_line(progress: Progress, now: float) -> str:
         words.insert(2, "groups " + "/".join(f"{100 * s:.0f}" for s in shares[:3]) + "%")
     speed, seconds = progress.latest("speed/generate_tokens_s"), progress.latest("time/step")
     words += [f"{number(speed, 'tokens/s')} tok/s"] if speed is not None else []
+    limits = [progress.latest(f"speed/{phase}_limit_share") for phase in ("generate", "update")]
+    if any(share is not None for share in limits):
+        words.append("limit " + "/".join("–" if share is None else f"{100 * share:.0f}" for share in limits) + "%")
     words += [f"{seconds:.1f} s"] if seconds is not None else []
     left = progress.seconds_left(now)
     return "  ".join([*words, *([f"left {duration(left)}"] if left is not None else [])])
@@ -173,6 +176,8 @@ def notes(metrics: Mapping[str, float]) -> list[str]:
         found.append("loss: " + lookup("update/loss").note)
     if clip_share(metrics) is not None and used_once(metrics):
         found.append("clip: " + lookup("update/clip_low_share").note)
+    if metrics.get("speed/update_limit_share") is not None:
+        found.append("limit: generation / update, of what the machine's matrix products alone would allow")
     return found
 
 

@@ -147,13 +147,14 @@ def _length(progress: Progress) -> Text | None:
 
 
 def _speed(progress: Progress) -> Text | None:
-    pairs = [("sampling", "speed/generate_tokens_s"), ("training", "speed/update_tokens_s")]
-    words = [
-        f"{number(value, 'tokens/s')} tokens/s {what}"
-        for what, name in pairs
-        if (value := progress.latest(name)) is not None
-    ]
-    return Text(" · ".join(words)) if words else None
+    """Tokens per second, and how much of what the machine's arithmetic allows that is."""
+    text = Text()
+    for what, phase in (("sampling", "generate"), ("training", "update")):
+        value, share = (progress.latest(f"speed/{phase}_{name}") for name in ("tokens_s", "limit_share"))
+        if value is not None:
+            text.append(" · " if text.plain else "").append(f"{number(value, 'tokens/s')} tokens/s {what}")
+            text.append("" if share is None else f" ({100 * share:.0f}% of the limit)", "dim")
+    return text if text.plain else None
 
 
 def _seconds(progress: Progress) -> Text | None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+
+def unprofiled(phase: str) -> AbstractContextManager[None]:
+    """Nothing around a phase."""
+    return nullcontext()
 
 
 class Phases:
@@ -26,8 +31,11 @@ class Phases:
         self,
         on_enter: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        around: Callable[[str], AbstractContextManager[None]] = unprofiled,
     ) -> None:
+        """``on_enter`` hears each phase's name; ``around(name)`` (a profiler) is entered before its clock runs."""
         self._on_enter = on_enter
+        self._around = around
         self._clock = clock
         self._seconds: dict[str, float] = {}
         self._open: dict[str, int] = {}
@@ -39,15 +47,16 @@ class Phases:
         """Count the seconds of the ``with`` block for ``name``, after calling ``on_enter(name)``."""
         if self._on_enter is not None:
             self._on_enter(name)
-        if not self._open.get(name):
-            self._since[name] = self._clock()
-        self._open[name] = self._open.get(name, 0) + 1
-        try:
-            yield
-        finally:
-            self._open[name] -= 1
-            if not self._open[name]:
-                self._seconds[name] = self._seconds.get(name, 0.0) + self._clock() - self._since[name]
+        with self._around(name):
+            if not self._open.get(name):
+                self._since[name] = self._clock()
+            self._open[name] = self._open.get(name, 0) + 1
+            try:
+                yield
+            finally:
+                self._open[name] -= 1
+                if not self._open[name]:
+                    self._seconds[name] = self._seconds.get(name, 0.0) + self._clock() - self._since[name]
 
     def take(self) -> dict[str, float]:
         """Return ``{"time/NAME": seconds}`` of the phases closed since the last call; start the next step.

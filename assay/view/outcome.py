@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -12,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from assay.records import Rollout
-from assay.track.numbers import duration
+from assay.track.numbers import duration, number
+from assay.track.profile_table import profile_tables
 from assay.track.rollouts import LoggedRollout, logged_steps, read
 from assay.track.text import one_line, visible
 
@@ -56,6 +58,8 @@ def outcome_panel(run: Path, report: Path, answers: int = 3) -> RenderableType:
     if pairs:
         parts += [_answers(pairs), Text()]
     parts += [_times(summary), Text(f"report  {report}"), Text(f"model   {run / 'model'}")]
+    if summary.get("profile"):
+        parts += [Text(), profile_tables(summary["profile"])]
     return Panel(Group(*parts), title=f"{run.name}: {summary['steps']} steps", title_align="left", padding=(1, 2))
 
 
@@ -84,18 +88,31 @@ def _marked(row: LoggedRollout) -> Text:
     return mark.append(one_line(row.completion, 160), "default")
 
 
-def _times(summary: Mapping[str, Mapping[str, float]]) -> Table:
+def _times(summary: Mapping[str, Any]) -> Table:
+    """Seconds of each phase, and of those that handle tokens how fast that was."""
     seconds = {k: v for k, v in summary["seconds"].items() if k != "step" and v >= 0.05}
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("where the time went")
     for name in seconds:
         table.add_column(name, justify="right")
     table.add_row("", *(duration(v) for v in seconds.values()))
+    speed = summary.get("speed", {})
+    for words, form in (("tokens/s", _tokens), ("of the machine's limit", _share)):
+        if speed:
+            table.add_row(words, *(form(speed.get(name)) for name in seconds))
     tokens = summary["tokens"]
     spent = ", ".join(f"{int(v):,} tokens {k}" for k, v in tokens.items())
     table.caption = spent
     table.caption_justify = "left"
     return table
+
+
+def _tokens(speed: Mapping[str, float] | None) -> str:
+    return "" if speed is None else number(speed["tokens_s"], "tokens/s")
+
+
+def _share(speed: Mapping[str, float] | None) -> str:
+    return "" if speed is None else f"{100 * speed['limit_share']:.0f} %"
 
 
 def answers_panel(prompt: str, rollouts: Sequence[Rollout]) -> RenderableType:

@@ -74,6 +74,13 @@ class RunRecord:
                     total[name.removeprefix("time/")] = total.get(name.removeprefix("time/"), 0.0) + value
         return total
 
+    def speed(self) -> dict[str, dict[str, float]]:
+        """Return ``{"generate": {"tokens_s", "limit_share"}, ...}`` over the run, as far as the summary says."""
+        given = self.summary.get("speed")
+        if not isinstance(given, Mapping):
+            return {}
+        return {str(phase): _numbers(found) for phase, found in given.items() if isinstance(found, Mapping)}
+
     def accuracy(self, when: str) -> dict[str, dict[str, float]]:
         """Return the held-out numbers ``before`` or ``after``: ``{"greedy": {"value", "low", "high", "n"}}``.
 

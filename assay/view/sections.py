@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from assay.track.glossary import CLIP_BAND, lookup
 from assay.track.metric import Metric
 from assay.track.numbers import duration, number
+from assay.track.profile_table import profile_text
 from assay.track.progress import clip_share, group_shares, used_once
 from assay.view.charts import Series, interval_bar, line_chart, safe, stacked_chart
 from assay.view.run_record import RunRecord
@@ -257,14 +258,34 @@ def time_spent(run: RunRecord) -> str:
     if total <= 0:
         return _card('<p class="missing">Not recorded.</p>')
     most = max(seconds.values())
-    rows = ""
+    rows, speed = "", run.speed()
     for name, v in sorted(seconds.items(), key=lambda p: -p[1]):
-        cells = "".join(f"<td class='number'>{text}</td>" for text in (number(v, "s"), percent(v / total)))
+        texts = (number(v, "s"), percent(v / total), *_speed(speed.get(name, {})))
+        cells = "".join(f"<td class='number'>{text}</td>" for text in texts)
         meter = f"<div class='meter' style='width:{100 * v / most:.1f}%'></div>"
         rows += f"<tr><td>{safe(name)}</td>{cells}<td class='wide'>{meter}</td></tr>" if v > 0 else ""
-    head = "<tr><th>phase</th><th class='number'>seconds</th><th></th><th></th></tr>"
-    note = f'<p class="note">In all {duration(total)}. Phases that overlap are each counted in full.</p>'
-    return _card(f"<table>{head}{rows}</table>{note}")
+    titles = "".join(f"<th class='number'>{title}</th>" for title in ("seconds", "", "tokens/s", "of the limit"))
+    head = f"<tr><th>phase</th>{titles}<th></th></tr>"
+    note = f"In all {duration(total)}. Phases that overlap are each counted in full."
+    if speed:
+        note += " The limit is what the machine's matrix products alone would allow, timed when the run began."
+    return _card(f"<div class='scroll'><table>{head}{rows}</table></div><p class='note'>{note}</p>") + _profile(run)
+
+
+def _speed(measured: Mapping[str, float]) -> tuple[str, str]:
+    """Tokens per second and share of the limit, or nothing."""
+    tokens, share = measured.get("tokens_s"), measured.get("limit_share")
+    return ("" if tokens is None else number(tokens, "tokens/s"), "" if share is None else percent(share))
+
+
+def _profile(run: RunRecord) -> str:
+    """The tables of a profiled run, as they were printed, and a link to its trace."""
+    profile = run.summary.get("profile")
+    if not isinstance(profile, Mapping):
+        return ""
+    trace = profile.get("trace")
+    link = f'<p class="note">Trace: <a href="{safe(str(trace))}">{safe(str(trace))}</a></p>' if trace else ""
+    return _card(f"{_head('Profile')}<pre>{safe(profile_text(profile))}</pre>{link}")
 
 
 def _head(title: str, value: str = "") -> str:

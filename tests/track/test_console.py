@@ -71,6 +71,21 @@ def test_plain_prints_a_line_a_step():
     assert "\x1b" not in out.getvalue()
 
 
+def test_the_share_of_the_limit_is_shown_and_explained_once():
+    shares = {"speed/generate_limit_share": 0.2449, "speed/update_limit_share": 0.41}
+    console, out, _ = plain(samples_every=0)
+    console.start(3, 0, {"name": "try"})
+    console.step(1, METRICS | shares, [])
+    console.step(2, METRICS | {"speed/generate_limit_share": 0.3}, [])
+    text = out.getvalue()
+    assert "1,020 tok/s  limit 24/41%  11.9 s" in text
+    assert "limit 30/–%" in text
+    assert text.count("limit: generation / update") == 1
+    drawn = io.StringIO()
+    rich.console.Console(width=110, file=drawn).print(panel(Progress(4, 0).stepped(1, METRICS | shares, 1.0), 2.0, 110))
+    assert "1,020 tokens/s sampling (24% of the limit)" in drawn.getvalue()
+
+
 def test_plain_samples_are_one_line_each_and_cannot_steer_the_terminal():
     console, out, _ = plain(samples_every=2)
     console.start(4, 0, {})
