@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import time
@@ -12,6 +13,15 @@ from assay.recipe.schema import Precision, Recipe
 
 PRODUCT_SIZES: Mapping[str, int] = {"cpu": 1024, "cuda": 8192}
 """Sides of the matrices whose product is timed, by device; 4096 elsewhere: large enough to keep all of it busy."""
+
+
+def ask_for_huge_pages() -> None:
+    """Have torch ask Linux for pages of 2 MiB for large arrays on the CPU; no effect once torch is loaded.
+
+    The arrays of the vocabulary's width come and go by the hundred megabytes; in pages of 4 KiB the system spends more
+    time handing them out than the softmax takes. A value that the user has set is left alone.
+    """
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def bfloat16_instructions() -> list[str]:

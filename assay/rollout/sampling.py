@@ -1,7 +1,7 @@
 """One token per row from logits, by inverting the cumulative distribution at one uniform number per row.
 
 One random number a row instead of one a logit, and the vocabulary is read a fixed few times: softmax once,
-sums of blocks of 256, then only the block that holds the token. Sorting happens only for rows whose settings
+sums of blocks of 128, then only the block that holds the token. Sorting happens only for rows whose settings
 cut the distribution. Cumulative sums are float64, so that rounding never reaches a token of probability zero.
 """
 
@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from assay.errors import AssayError, UserError
 
-BLOCK = 256
+BLOCK = 128
 
 
 @dataclass(frozen=True)
@@ -89,17 +90,11 @@ def sample(logits: Tensor, uniforms: Tensor, sampling: collections.abc.Sequence[
 
 
 def _softmax(logits: Tensor, sampling: collections.abc.Sequence[Sampling]) -> Tensor:
-    """float32 softmax(logits / temperature), (B, V padded with zeros to a multiple of BLOCK)."""
-    rows, vocabulary = logits.shape
-    width = -(-vocabulary // BLOCK) * BLOCK
-    if width == vocabulary:
-        scaled = logits.to(torch.float32, copy=True)
-    else:
-        scaled = torch.full((rows, width), -math.inf, dtype=torch.float32, device=logits.device)
-        scaled[:, :vocabulary] = logits
+    """float32 softmax(logits / temperature), (B, V), padded with zeros to a multiple of BLOCK."""
     if any(s.temperature != 1 for s in sampling):
-        scaled /= torch.tensor([s.temperature for s in sampling], device=logits.device)[:, None]
-    return torch.softmax(scaled, -1)
+        logits = logits / torch.tensor([s.temperature for s in sampling], device=logits.device)[:, None]
+    mass = torch.softmax(logits, -1, dtype=torch.float32)
+    return pad(mass, (0, -mass.shape[1] % BLOCK))
 
 
 def _invert(mass: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
