@@ -152,8 +152,11 @@ def _speed(progress: Progress) -> Text | None:
     for what, phase in (("sampling", "generate"), ("training", "update")):
         value, share = (progress.latest(f"speed/{phase}_{name}") for name in ("tokens_s", "limit_share"))
         if value is not None:
-            text.append(" · " if text.plain else "").append(f"{number(value, 'tokens/s')} tokens/s {what}")
-            text.append("" if share is None else f" ({100 * share:.0f}% of the limit)", "dim")
+            unit = "" if text.plain else " tokens/s"
+            text.append(" · " if text.plain else "").append(f"{number(value, 'tokens/s')}{unit} {what}")
+            text.append("" if share is None else f" ({100 * share:.0f}%)", "dim")
+    if "(" in text.plain:
+        text.append("  of the limit", "dim")
     return text if text.plain else None
 
 

@@ -20,12 +20,10 @@ from typing import Any
 
 from assay.track.files import write_aside
 from assay.track.operators import Event, costliest, operator_calls
-from assay.track.profile_table import profile_text
+from assay.track.profile_table import SECONDS, profile_text
 
 PHASES = ("generate", "update", "publish")
 """What is recorded."""
-SECONDS = 5.0
-"""How much of a phase that waits (generation) is recorded."""
 STEPS = 2
 """How many steps are recorded."""
 TOP = 5

@@ -12,6 +12,8 @@ from rich.text import Text
 
 from assay.track.numbers import number
 
+SECONDS = 5.0
+"""How much of a phase that waits (generation) is recorded in a step."""
 WIDTH = 100
 """Columns of ``table.txt``."""
 
@@ -65,10 +67,10 @@ def _operators(profile: Mapping[str, Any]) -> Table:
     """The costliest operators of each phase that was recorded, and the time in which no operator ran."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", expand=True)
     table.add_column("phase", style="cyan", no_wrap=True)
-    table.add_column("costliest operators", no_wrap=True, max_width=32)
+    table.add_column("costliest operators", no_wrap=True, max_width=28)
     for heading in ("s", "of it", "calls"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("mostly with shapes", style="dim", no_wrap=True, ratio=1)
+    table.add_column("shapes", style="dim", no_wrap=True, ratio=1)
     for name, phase in profile["phases"].items():
         recorded, labels = phase["recorded_seconds"], [name, *[""] * len(phase["operators"])]
         if not recorded:
@@ -86,7 +88,10 @@ def _operators(profile: Mapping[str, Any]) -> Table:
 def _notes(profile: Mapping[str, Any]) -> list[Text]:
     recorded, timed = profile["recorded"], profile["timed"]
     slowed = ", which recording slows" if timed and set(timed) <= set(recorded) else ""
-    lines = [f"Phases are timed in {spans(timed)}{slowed}; operators, their callees left out, in {spans(recorded)}."]
+    lines = [
+        f"Phases are timed in {spans(timed)}{slowed}. Operators, their callees left out, are of {spans(recorded)}, in "
+        f"generation of the first {SECONDS:.0f} s; beside each the shapes that cost most."
+    ]
     if profile["trace"]:
         lines.append(f"Trace: {profile['trace']} (chrome://tracing or ui.perfetto.dev read it)")
     return [Text(), *(Text(line, "dim") for line in lines)]

@@ -285,7 +285,7 @@ def _profile(run: RunRecord) -> str:
         return ""
     trace = profile.get("trace")
     link = f'<p class="note">Trace: <a href="{safe(str(trace))}">{safe(str(trace))}</a></p>' if trace else ""
-    return _card(f"{_head('Profile')}<pre>{safe(profile_text(profile))}</pre>{link}")
+    return _card(f"{_head('Profile')}<div class='scroll'><pre>{safe(profile_text(profile))}</pre></div>{link}")
 
 
 def _head(title: str, value: str = "") -> str:

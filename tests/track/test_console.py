@@ -83,7 +83,7 @@ def test_the_share_of_the_limit_is_shown_and_explained_once():
     assert text.count("limit: generation / update") == 1
     drawn = io.StringIO()
     rich.console.Console(width=110, file=drawn).print(panel(Progress(4, 0).stepped(1, METRICS | shares, 1.0), 2.0, 110))
-    assert "1,020 tokens/s sampling (24% of the limit)" in drawn.getvalue()
+    assert "1,020 tokens/s sampling (24%)  of the limit" in drawn.getvalue()
 
 
 def test_plain_samples_are_one_line_each_and_cannot_steer_the_terminal():
