@@ -7,9 +7,9 @@ interrupted, with the command that resumes. A traceback is shown with ``--debug`
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,32 +48,38 @@ def _root(debug: Debug = False) -> None:
         warnings.filterwarnings("ignore", category=FutureWarning)
 
 
-@app.command()
+@app.command("sft", help="Warm up on given completions (a `completion` column), for a model too weak to ever be right.")
+@app.command("train", help="Train by reinforcement learning: sample, judge, update. Writes a run folder with a report.")
 def train(
+    context: typer.Context,
     recipe: RecipeFile,
     overrides: Overrides = None,
     resume: Resume = False,
     run: RunToResume = None,
     console: ConsoleKind = "auto",
 ) -> None:
-    """Train by reinforcement learning: sample, judge, update. Writes a run folder with a report."""
-    from assay.loop.trainer import train as run_training
-
-    _train(run_training, recipe, overrides, resume, run, console, "train")
-
-
-@app.command()
-def sft(
-    recipe: RecipeFile,
-    overrides: Overrides = None,
-    resume: Resume = False,
-    run: RunToResume = None,
-    console: ConsoleKind = "auto",
-) -> None:
-    """Warm up on given completions (a `completion` column), for a model too weak to ever be right."""
+    """Run a training command and say where the result lies, or how to go on."""
+    from assay.loop.folder import RunFolder
     from assay.loop.sft import train_on_completions
+    from assay.loop.trainer import train as train_on_rewards
+    from assay.recipe.load import load_recipe
+    from assay.view.outcome import outcome_panel
+    from assay.view.report import write_report
 
-    _train(train_on_completions, recipe, overrides, resume, run, console, "sft")
+    name = str(context.info_name)
+    training = {"train": train_on_rewards, "sft": train_on_completions}[name]
+    command = ("assay", name, str(recipe), *(overrides or []))
+    resolved = replace(load_recipe(recipe, overrides or []), command=command)
+    settings = resolved.recipe
+    shown = _console(console, settings.track.samples_every, settings.reward.gold)
+    outcome = training(resolved, resume=run or resume, console=shown)
+    page = write_report(outcome.folder)
+    if not outcome.finished:
+        print(f"interrupted after step {outcome.step}; go on with {RunFolder(outcome.folder).resuming(command)}")
+        raise typer.Exit(130)
+    if console != "silent":
+        Console().print(outcome_panel(outcome.folder, page))
+    print(outcome.folder)
 
 
 @app.command("eval")
@@ -187,34 +193,6 @@ def _console(kind: str, samples_every: int = 5, gold: str = "answer") -> Any:
     from assay.track.console import make_console
 
     return make_console(kind, samples_every, gold)
-
-
-def _train(
-    training: Any,
-    path: Path,
-    overrides: list[str] | None,
-    resume: bool,
-    run: Path | None,
-    console: str,
-    command: str,
-) -> None:
-    """Run a training command and say where the result lies, or how to go on."""
-    from assay.recipe.load import load_recipe
-    from assay.view.outcome import outcome_panel
-    from assay.view.report import write_report
-
-    resolved = load_recipe(path, overrides or [])
-    track = resolved.recipe.track
-    shown = _console(console, track.samples_every, resolved.recipe.reward.gold)
-    outcome = training(resolved, resume=run or resume, console=shown)
-    page = write_report(outcome.folder)
-    if not outcome.finished:
-        again = shlex.join([str(path), *(overrides or []), "--resume", "--run", str(outcome.folder)])
-        print(f"interrupted after step {outcome.step}; go on with: assay {command} {again}")
-        raise typer.Exit(130)
-    if console != "silent":
-        Console().print(outcome_panel(outcome.folder, page))
-    print(outcome.folder)
 
 
 def main() -> None:

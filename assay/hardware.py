@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from assay.recipe.schema import Precision, Recipe
+from assay.recipe.schema import Precision, Recipe, RunRecipe
 
 PRODUCT_SIZES: Mapping[str, int] = {"cpu": 1024, "cuda": 8192}
 """Sides of the matrices whose product is timed, by device; 4096 elsewhere: large enough to keep all of it busy."""
@@ -71,6 +71,18 @@ def product_rate(device: str, precision: Precision, seconds: float = 0.2) -> flo
     while time.perf_counter() < end:
         taken.append(timed())
     return 2 * size**3 / min(taken)
+
+
+def prepare_torch(run: RunRecipe) -> None:
+    """Threads, determinism and the seed, before the first tensor."""
+    import torch
+
+    if run.threads is not None or run.deterministic:
+        torch.set_num_threads(run.threads or 1)
+    if run.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(run.deterministic)
+    torch.manual_seed(run.seed)
 
 
 def with_precision(recipe: Recipe, device: str) -> Recipe:

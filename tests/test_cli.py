@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -205,6 +206,30 @@ def test_a_verifier_that_raises_ends_the_run_with_its_reason(
     assert code == 2
     assert "no such column" in err
     assert "Traceback" not in err
+
+
+def test_a_failed_run_says_what_is_kept_and_the_whole_command_that_goes_on(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "flaky.py").write_text(
+        "from pathlib import Path\ncalls = 0\n"
+        "def reward(prompts, completions, **columns):\n"
+        "    global calls\n    calls += 1\n"
+        f"    if calls > 6 and not Path({str(place / 'mended')!r}).exists():\n"
+        "        raise ConnectionError('judge is down')\n"
+        "    return [float('1' in c) for c in completions]\n"
+    )
+    part = f"reward.parts=[{{verifier: '{place}/flaky.py:reward'}}]"
+    words = ("train", place / "recipe.yaml", part, "rollout.max_retries=0", "run.name=flaky", "run.steps=3")
+    code, out, err = run(capsys, monkeypatch, *words, "eval.before=false", "--console", "plain")
+    assert code == 2
+    assert "judge is down" in err
+    kept = next(line for line in out.splitlines() if "2 steps done are kept" in line)
+    command = shlex.split(kept.split("`")[1])
+    assert command == ["assay", *map(str, words), "eval.before=false", "--resume", "--run", f"{place}/runs/flaky"]
+    (place / "mended").touch()
+    assert run(capsys, monkeypatch, *command[1:], "--console", "silent")[0] == 0
+    assert len((place / "runs" / "flaky" / "metrics.jsonl").read_text().splitlines()) == 3
 
 
 def test_an_interrupted_run_says_how_to_go_on(place: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -10,12 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from assay.data.prompts import PromptSet, load_prompts, shared_problems
 from assay.data.sampler import PromptSampler
 from assay.errors import UserError
-from assay.hardware import with_precision
+from assay.hardware import prepare_torch, with_precision
 from assay.loop.checkpoint import CheckpointStore, RunState
 from assay.loop.evaluate import Evaluation, evaluate
 from assay.loop.folder import RunFolder, find_run, model_place, new_run
@@ -30,7 +27,7 @@ from assay.policy.model import adapter_base, add_lora, check_model, load_model, 
 from assay.policy.policy import Policy
 from assay.recipe import doubts
 from assay.recipe.derived import extra_groups, generation_dtype, has_held_out
-from assay.recipe.load import Resolved, check_recipe, check_resume, load_recipe, save_resolved
+from assay.recipe.load import Resolved, check_recipe, check_resume, difference, load_recipe, save_resolved
 from assay.recipe.schema import Recipe
 from assay.records import Group
 from assay.reward.scorer import Scorer
@@ -84,8 +81,8 @@ async def assemble(
     """
     resolved = checked(recipe)
     settings = with_precision(resolved.recipe, pick_device(resolved.recipe.model.device).type)
-    folder = _folder(settings, resolved.path.stem if resolved.path is not None else "run", resume)
-    _prepare_torch(settings)
+    folder, changes = _folder(resolved, settings, resume)
+    prepare_torch(settings.run)
     async with AsyncExitStack() as stack:
         stack.enter_context(folder.opened())
         place = model_place(settings.model.path)
@@ -93,7 +90,9 @@ async def assemble(
         tokenizer = load_tokenizer(place, settings.model)
         prompts, held_out = load_data(settings, tokenizer)
         scorer = stack.enter_context(Scorer(settings.reward, settings.rollout.max_tokens))
-        store = CheckpointStore(folder.checkpoints, settings.checkpoint.keep_last, settings.checkpoint.keep_best)
+        again = folder.resuming(resolved.command)
+        kept = settings.checkpoint
+        store = CheckpointStore(folder.checkpoints, kept.keep_last, kept.keep_best, again)
         with memory("load", settings):
             policy, engine = load_policy(settings, place, tokenizer)
             stack.push_async_callback(engine.close)
@@ -118,7 +117,7 @@ async def assemble(
         evaluator = _evaluator(settings, engine, scorer, held_out, shown)
         run = Run(settings, folder, store, recorder, phases, evaluator, policy, source, state, limit, describe)
         shown.start(settings.run.steps, state.step, _info(settings, folder, prompts, held_out, state, limit))
-        for warning in (*doubts.warnings(settings), *_leaks(prompts, held_out)):
+        for warning in (*doubts.warnings(settings), *changes, *_leaks(prompts, held_out)):
             shown.message(warning, "warning")
         yield Parts(run, source, policy, weights, tokenizer)
 
@@ -157,26 +156,20 @@ def load_policy(recipe: Recipe, place: str, tokenizer: Any) -> tuple[Policy, Eng
     return policy, make_engine(recipe, model, tokenizer)
 
 
-def _folder(recipe: Recipe, stem: str, resume: bool | Path) -> RunFolder:
-    """The run's folder; a resumed run must have the recipe that it began with."""
+def _folder(resolved: Resolved, settings: Recipe, resume: bool | Path) -> tuple[RunFolder, list[str]]:
+    """The run's folder, and what to warn of; a resumed run must have the recipe that it began with.
+
+    ``settings`` is the resolved recipe with what the machine decides.
+    """
+    stem, run = resolved.path.stem if resolved.path is not None else "run", settings.run
     if resume is False:
-        return new_run(recipe.run.folder, recipe.run.name, stem)
-    folder = RunFolder(resume) if isinstance(resume, Path) else find_run(recipe.run.folder, recipe.run.name, stem)
+        return new_run(run.folder, run.name, stem), []
+    folder = RunFolder(resume) if isinstance(resume, Path) else find_run(run.folder, run.name, stem)
     if not folder.recipe.exists():
         raise UserError(f"nothing to resume: {folder.path} holds no recipe.yaml")
-    check_resume(load_recipe(folder.recipe, check=False).recipe, recipe)
-    return folder
-
-
-def _prepare_torch(recipe: Recipe) -> None:
-    """Threads and determinism, before the first tensor."""
-    run = recipe.run
-    if run.threads is not None or run.deterministic:
-        torch.set_num_threads(run.threads or 1)
-    if run.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(run.deterministic)
-    torch.manual_seed(run.seed)
+    before = load_recipe(folder.recipe, check=False).recipe
+    check_resume(before, settings, [key for key, _, _ in difference(resolved.recipe, settings)])
+    return folder, doubts.of_resuming(before, settings)
 
 
 def sampled_groups(makings: Makings) -> GroupSource:

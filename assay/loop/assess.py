@@ -8,7 +8,7 @@ from typing import Any
 
 from assay.data.chat import prepare_messages, render, tokenize, uses_chat_template
 from assay.data.prompts import load_prompts
-from assay.hardware import with_precision
+from assay.hardware import prepare_torch, with_precision
 from assay.loop.evaluate import evaluate
 from assay.loop.folder import model_place
 from assay.loop.memory import memory
@@ -26,6 +26,7 @@ from assay.track.console import Console
 
 def assess(resolved: Resolved, console: Console) -> dict[str, dict[str, float]]:
     """Evaluate ``model.path`` on the recipe's held-out prompts: estimates by name, each with value, low, high, n."""
+    prepare_torch(resolved.recipe.run)
     return asyncio.run(_assess(resolved.recipe, console))
 
 

@@ -42,12 +42,14 @@ class CheckpointStore:
 
     A checkpoint is written as ``.step-N.partial``, flushed, and renamed to ``step-N``; it is removed by renaming it
     back first. So a ``step-N`` is whole, whenever the process is killed, and leftovers go with the next checkpoint.
+    ``again`` says how the run goes on, in words that follow a "with".
     """
 
-    def __init__(self, path: Path, keep_last: int, keep_best: bool) -> None:
+    def __init__(self, path: Path, keep_last: int, keep_best: bool, again: str = "--resume") -> None:
         self.path = path
         self.keep_last = keep_last
         self.keep_best = keep_best
+        self._again = again
 
     def save(self, state: RunState, write_tensors: Callable[[Path], None], best_step: int | None = None) -> Path:
         """Write a checkpoint of ``state`` and drop those that need not be kept any more.
@@ -77,7 +79,7 @@ class CheckpointStore:
         steps = self.steps()
         if not steps:
             return "begin again: there was no checkpoint yet"
-        return f"go on from {self._place(steps[-1]).name} with --resume"
+        return f"go on from {self._place(steps[-1]).name} with {self._again}"
 
     def load(self, read_tensors: Callable[[Path], None]) -> RunState | None:
         """The state of the newest whole checkpoint, after ``read_tensors(folder)``; ``None`` without a checkpoint.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,16 @@ class RunFolder:
     def failed_batch(self) -> Path:
         """The groups of the step that stopped the run for want of finite numbers."""
         return self.path / "failed-batch.json"
+
+    def resuming(self, command: Sequence[str]) -> str:
+        """How a run of this ``command`` (of none: in Python) goes on, in words that follow a "with".
+
+        >>> RunFolder(Path("runs/a b")).resuming(["assay", "train", "sums.yaml"])
+        "`assay train sums.yaml --resume --run 'runs/a b'`"
+        """
+        if not command:
+            return f"resume=Path({str(self.path)!r})"
+        return f"`{shlex.join([*command, '--resume', '--run', str(self.path)])}`"
 
     @property
     def used(self) -> bool:

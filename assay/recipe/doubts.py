@@ -18,6 +18,17 @@ def warnings(recipe: Recipe) -> list[str]:
     return [f"{key} {reason}" for key, reason in doubts]
 
 
+def of_resuming(old: Recipe, new: Recipe) -> list[str]:
+    """What a run of ``old`` that goes on with ``new`` does otherwise than either recipe alone."""
+    before, after, schedule = old.run.steps, new.run.steps, new.update.schedule
+    if before == after or schedule == "constant":
+        return []
+    return [
+        f"run.steps was {before} and is now {after}, and update.schedule = {schedule} falls over all of them: "
+        f"from here on the learning rate is that of a run of {after} steps"
+    ]
+
+
 def _objective_doubts(recipe: Recipe) -> Iterator[tuple[str, str]]:
     objective, reward = recipe.objective, recipe.reward
     if objective.mask_truncated and reward.overlong_buffer:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from assay.recipe.checks import Refusal
+from assay.recipe.derived import has_held_out
 from assay.recipe.keys import flatten
 from assay.recipe.names import (
     ESTIMATOR_KEYS,
@@ -115,6 +116,11 @@ RULES: tuple[Rule, ...] = (
         _says("rollout.dynamic_sampling = false replaces no group"),
     ),
     Rule("eval.temperature", lambda r: r.eval.samples > 0, _says("eval.samples = 0 samples nothing")),
+    *(
+        Rule(f"eval.{key}", has_held_out, _says("there are no held-out prompts (data.holdout or data.eval)"))
+        for key in ("samples", "temperature", "limit")
+    ),
+    Rule("track.project", lambda r: bool(r.track.trackers), _says("track.trackers = [] names nobody to tell it")),
     Rule(
         "update.min_ratio",
         lambda r: r.update.schedule != "constant",

@@ -48,6 +48,8 @@ class Resolved:
     """By key path: ``default``, ``preset NAME``, ``recipe FILE:LINE`` (mapping: ``recipe``), ``override``."""
     path: Path | None = None
     """The recipe file, where there is one."""
+    command: tuple[str, ...] = ()
+    """The words of the command that runs it, where one does."""
 
     @property
     def explicit(self) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +66,22 @@ def may_change(key: str, deterministic: bool = False) -> bool:
     return any(key == allowed or beneath(key, allowed) for allowed in free)
 
 
-def check_resume(old: Recipe, new: Recipe) -> None:
-    """Raise UserError, a line for each key at fault, when a run of ``old`` cannot be resumed with ``new``."""
-    fixed = [c for c in difference(old, new) if not may_change(c[0], old.run.deterministic)]
-    if fixed:
-        lines = [f"resume: {key} was {shown(before)} and is now {shown(after)}" for key, before, after in fixed]
-        mend = "resume with the recipe of the run, or start a new run"
-        raise UserError("\n".join([*lines[:-1], f"{lines[-1]}: {mend}"]))
+def check_resume(old: Recipe, new: Recipe, decided: Collection[str] = ()) -> None:
+    """Raise UserError, a line for each key at fault, when a run of ``old`` cannot be resumed with ``new``.
+
+    ``decided``: the keys whose value in ``new`` the machine decided, and not the user.
+    """
+    lines, mend = [], ""
+    for key, before, after in difference(old, new):
+        if may_change(key, old.run.deterministic):
+            continue
+        lines.append(f"resume: {key} was {shown(before)} and is now {shown(after)}")
+        if key in decided:
+            lines[-1] += f", as this machine decides it: {key}={before} keeps what it was"
+        else:
+            mend = ": resume with the recipe of the run, or start a new run"
+    if lines:
+        raise UserError("\n".join(lines) + mend)
 
 
 def escaped(value: Any) -> Any:

@@ -145,7 +145,9 @@ def test_everything_at_once_logs_only_what_the_glossary_explains(place: Path) ->
 def test_completions_are_checked_before_the_first_step(place: Path, tmp_path: Path) -> None:
     rows = [{"prompt": "1+1=", "completion": "2"}, {"prompt": "1+2=", "completion": ""}]
     data = write(tmp_path / "given.jsonl", rows)
-    recipe = Recipe.from_dict(settings(place, data={"train": [data], "holdout": 0}, run={"name": "bare"}))
+    recipe = Recipe.from_dict(
+        settings(place, data={"train": [data], "holdout": 0}, eval={"samples": 8}, run={"name": "bare"})
+    )
     with pytest.raises(UserError, match=r"given\.jsonl:2.*'completion'"):
         train_on_completions(recipe, console=make_console("silent"))
     assert not (place / "runs" / "bare").exists()

@@ -13,6 +13,7 @@ from loop_helpers import make_place, metrics_of, quick
 from safetensors.torch import load_file, save_file
 
 from assay.errors import AssayError, MissingExtra, UserError
+from assay.hardware import fast_precision
 from assay.loop.folder import RunFolder, find_run, new_run
 from assay.loop.sft import train_on_completions
 from assay.recipe.schema import Recipe
@@ -31,7 +32,7 @@ def file(place: Path, name: str, text: str) -> str:
 def data(name: str, text: str | None) -> Callable[[Path], dict[str, Any]]:
     def sections(place: Path) -> dict[str, Any]:
         path = str(place / name) if text is None else file(place, name, text)
-        return {"data": {"train": [path], "holdout": 0}}
+        return {"data": {"train": [path], "holdout": 0}, "eval": {"samples": 8}}
 
     return sections
 
@@ -65,7 +66,7 @@ FAULTS: dict[str, tuple[Callable[[Path], dict[str, Any]], type[AssayError], str]
     ),
     "prompts longer than the context": (
         lambda p: {"data": {"train": [file(p, "long.jsonl", json.dumps({"prompt": "1+" * 200, "answer": "200"}))],
-                            "holdout": 0}},
+                            "holdout": 0}, "eval": {"samples": 8}},
         UserError,
         r"context is 256",
     ),
@@ -122,6 +123,13 @@ def test_a_run_is_resumed_with_its_recipe_or_not_at_all(place: Path) -> None:
         quick(place, run=run, resume=place / "elsewhere")
     with pytest.raises(UserError, match="nothing to resume: no run other in"):
         quick(place, run={"name": "other"}, resume=True)
+    auto, decided = {"path": str(place / "model")}, place / "runs" / "fixed" / "recipe.yaml"
+    decided.write_text(decided.read_text().replace("compute_dtype: float32", "compute_dtype: bfloat16"))
+    if fast_precision("cpu") == "float32":
+        said = r"model\.compute_dtype was 'bfloat16' and is now 'float32', as this machine decides it: model\.compute"
+        with pytest.raises(UserError, match=said):
+            quick(place, run=run, model={**auto, "compute_dtype": "auto"}, resume=True)
+    decided.write_text(decided.read_text().replace("compute_dtype: bfloat16", "compute_dtype: float32"))
     longer = quick(place, run={"name": "fixed", "steps": 2}, resume=place / "runs" / "fixed")
     assert [row["step"] for row in metrics_of(longer)] == [1, 2]
 

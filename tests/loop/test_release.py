@@ -150,6 +150,18 @@ def test_adapters_stand_for_their_base_with_them_merged(place: Path) -> None:
         quick(place, model={**model, "path": str(adapters), "lora": {**LORA, "export": "adapter"}}, run={"name": "on"})
 
 
+def test_evaluation_keeps_to_the_recipes_threads_and_determinism(place: Path) -> None:
+    threads, values = torch.get_num_threads(), settings(place, run={"threads": 2, "deterministic": True})
+    try:
+        once, again = (assess(load_recipe(values), make_console("silent")) for _ in range(2))
+        assert torch.get_num_threads() == 2
+        assert torch.are_deterministic_algorithms_enabled()
+        assert once == again
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [

@@ -78,6 +78,11 @@ CASES = [
         "rollout.dynamic_sampling = false replaces no group",
         ["rollout.dynamic_sampling=true"],
     ),
+    *(
+        (setting, "there are no held-out prompts (data.holdout or data.eval)", ["data.holdout=4"])
+        for setting in ("eval.samples=4", "eval.samples=0", "eval.temperature=0.5", "eval.limit=9")
+    ),
+    ("track.project=mine", "track.trackers = [] names nobody to tell it", ["track.trackers=[wandb]"]),
     ("update.min_ratio=0.1", "update.schedule = constant does not fall", ["update.schedule=cosine"]),
 ]
 
@@ -102,7 +107,7 @@ def test_set_but_not_read_is_refused(setting, reason, mend):
         (["objective.loss=geo_mean", "objective.ratio=sequence"], "objective.ratio"),
         (["objective.lam=0.9"], "objective.lam"),
         (["objective.correction.kind=truncate", "objective.correction.low=0.1"], "objective.correction.low"),
-        (["eval.samples=0", "eval.temperature=0.5"], "eval.temperature"),
+        (["data.holdout=4", "eval.samples=0", "eval.temperature=0.5"], "eval.temperature"),
         (["data.template=none", "data.enable_thinking=true"], "data.enable_thinking"),
         (["data.template=none", "model.chat_template=t.jinja"], "model.chat_template"),
     ],

@@ -7,7 +7,7 @@ import pytest
 from assay.errors import UserError
 from assay.recipe.checks import CHECKS, refusals
 from assay.recipe.derived import anchor_needs, choose_anchor
-from assay.recipe.doubts import warnings
+from assay.recipe.doubts import of_resuming, warnings
 from assay.recipe.load import check_recipe, load_recipe
 from assay.recipe.schema import DataRecipe, LoraRecipe, ObjectiveRecipe, Recipe, RolloutRecipe
 
@@ -297,6 +297,16 @@ def test_a_recipe_built_in_python_is_held_to_the_same_rules():
 def test_what_is_probably_not_meant_is_said(overrides, warning):
     (found,) = warnings(load_recipe({}, [*DATA, *overrides]).recipe)
     assert found.startswith(warning)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_a_resumed_run_of_another_length_is_told_what_its_schedule_does(schedule):
+    keys = [*DATA, f"update.schedule={schedule}"]
+    old, new = (load_recipe({}, [*keys, f"run.steps={n}"]).recipe for n in (6, 9))
+    assert of_resuming(old, old) == []
+    told = of_resuming(old, new)
+    assert len(told) == (schedule != "constant")
+    assert all("run.steps was 6 and is now 9" in line and f"update.schedule = {schedule}" in line for line in told)
 
 
 def test_no_doubts_about_the_defaults_or_adapters_at_their_rate():

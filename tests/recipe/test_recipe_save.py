@@ -108,7 +108,8 @@ def test_the_difference_names_each_key():
 
 
 def test_a_resumed_run_may_be_longer_and_shown_otherwise():
-    old = Recipe(data=DataRecipe(train=["a"]))
+    data = {"train": ["a"], "holdout": 2}
+    old = Recipe.model_validate({"data": data})
     overrides = [
         "run.steps=500",
         "run.folder=x",
@@ -116,7 +117,7 @@ def test_a_resumed_run_may_be_longer_and_shown_otherwise():
         "checkpoint.every=3",
         "eval.samples=0",
     ]
-    check_resume(old, load_recipe(DATA | {"data": {"train": ["a"]}}, overrides).recipe)
+    check_resume(old, load_recipe(DATA | {"data": data}, overrides).recipe)
 
 
 def test_a_resumed_run_with_a_changed_recipe_says_what_changed():
@@ -131,6 +132,17 @@ def test_a_resumed_run_with_a_changed_recipe_says_what_changed():
     assert str(caught.value) == (
         "resume: objective.clip_high was 0.2 and is now 0.28\n"
         "resume: run.seed was 0 and is now 1: resume with the recipe of the run, or start a new run"
+    )
+
+
+def test_what_the_machine_decided_is_not_blamed_on_the_user():
+    old = Recipe(model=ModelRecipe(compute_dtype="float32"))
+    new = old.model_copy(update={"model": ModelRecipe(compute_dtype="bfloat16")})
+    with pytest.raises(UserError) as caught:
+        check_resume(old, new, ["model.compute_dtype"])
+    assert str(caught.value) == (
+        "resume: model.compute_dtype was 'float32' and is now 'bfloat16', as this machine decides it: "
+        "model.compute_dtype=float32 keeps what it was"
     )
 
 
