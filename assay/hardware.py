@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from assay.recipe.schema import Precision, Recipe, RunRecipe
+from assay.recipe.schema import Precision, Recipe, RolloutPrecision, RunRecipe
 
 PRODUCT_SIZES: Mapping[str, int] = {"cpu": 1024, "cuda": 8192}
 """Sides of the matrices whose product is timed, by device; 4096 elsewhere: large enough to keep all of it busy."""
@@ -49,7 +49,7 @@ def fast_precision(device: str) -> Precision:
     return "bfloat16" if device == "cpu" and bfloat16_instructions() else "float32"
 
 
-def product_rate(device: str, precision: Precision, seconds: float = 0.2) -> float:
+def product_rate(device: str, precision: RolloutPrecision, seconds: float = 0.2) -> float:
     """FLOP per second of the best of a few products of two square matrices: the limit of all arithmetic here.
 
     With torch's present number of threads, for about ``seconds`` and at least three products. Torch's own random
@@ -60,11 +60,12 @@ def product_rate(device: str, precision: Precision, seconds: float = 0.2) -> flo
     size = PRODUCT_SIZES.get(torch.device(device).type, 4096)
     source = torch.Generator(device).manual_seed(0)  # not zeros: some devices multiply those faster
     dtype = getattr(torch, precision)
-    left, right = (torch.randn(size, size, generator=source, device=device).to(dtype) for _ in range(2))
+    product = torch.ops.aten._int_mm if dtype == torch.int8 else torch.mm
+    left, right = (torch.randn(size, size, generator=source, device=device).mul_(40).to(dtype) for _ in range(2))
 
     def timed() -> float:
         start = time.perf_counter()
-        float((left @ right)[0, 0])  # read a number of it: devices work while Python goes on
+        float(product(left, right)[0, 0])  # read a number of it: devices work while Python goes on
         return time.perf_counter() - start
 
     taken, end = [timed() for _ in range(3)], time.perf_counter() + seconds

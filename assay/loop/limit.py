@@ -13,7 +13,7 @@ from assay.loop.source import Harvest
 from assay.policy.flops import Costs, costs_of, decode_flops, update_flops
 from assay.policy.policy import Update
 from assay.recipe.derived import generation_dtype
-from assay.recipe.schema import Precision, Recipe
+from assay.recipe.schema import Recipe, RolloutPrecision
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Limit:
     """The arithmetic limit of a model on a machine."""
 
     costs: Costs
-    precisions: Mapping[str, Precision]
+    precisions: Mapping[str, RolloutPrecision]
     """Of the matrix products of each phase (``generate``, ``update``)."""
-    rates: Mapping[Precision, float]
+    rates: Mapping[RolloutPrecision, float]
     """FLOP/s of matrix products in each of them."""
 
     def seconds(self, harvest: Harvest, update: Update) -> dict[str, float]:

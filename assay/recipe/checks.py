@@ -101,7 +101,7 @@ def deterministic_precision(recipe: Recipe) -> Iterator[Refusal]:
     }
     for key, dtype in found.items():
         follows = key == "rollout.dtype" and recipe.rollout.dtype == "auto"
-        if dtype == "bfloat16" and not follows:
+        if dtype not in ("float32", "auto") and not follows:
             yield Refusal(key, f"{dtype} does not go with run.deterministic: use float32")
 
 

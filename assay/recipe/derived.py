@@ -71,7 +71,7 @@ def ratio_moves(recipe: Recipe) -> bool:
     return optimizer_steps(recipe) > 1 or choose_anchor(recipe).kind == "rollout"
 
 
-def generation_dtype(recipe: Recipe) -> Literal["auto", "float32", "bfloat16"]:
+def generation_dtype(recipe: Recipe) -> Literal["auto", "float32", "bfloat16", "int8"]:
     """The precision in which answers are generated; ``auto`` where the recipe leaves it to the machine.
 
     >>> generation_dtype(Recipe())

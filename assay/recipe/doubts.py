@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from assay.recipe.derived import optimizer_steps
+from assay.recipe.derived import corrects, optimizer_steps
 from assay.recipe.schema import Recipe
 
 
@@ -62,6 +62,9 @@ def _update_doubts(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def _run_doubts(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    if recipe.rollout.dtype == "int8" and recipe.data.train and not corrects(recipe.objective.correction):
+        reason = "samples from a policy a few hundredths of a nat away: weigh it with objective.correction.kind=truncate"
+        yield "rollout.dtype = int8", reason
     if recipe.rollout.max_tokens < 8:
         yield f"rollout.max_tokens = {recipe.rollout.max_tokens}", "cuts most answers before they end"
     for source in sorted(set(recipe.data.train) & set(recipe.data.eval)):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Precision = Literal["float32", "bfloat16"]
+RolloutPrecision = Literal["float32", "bfloat16", "int8"]
 
 
 class Section(BaseModel):
@@ -108,8 +109,8 @@ class RolloutRecipe(Section):
     """Keep the k likeliest tokens; 0 keeps all."""
     min_p: float = Field(default=0.0, ge=0, le=1)
     """Keep tokens at least this share of the likeliest one's probability."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision of generation; ``auto``: ``model.compute_dtype``."""
+    dtype: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
+    """Precision of generation; ``auto``: ``model.compute_dtype``. ``int8``: 8-bit matrix products on the CPU."""
     max_running: int = Field(default=128, ge=1)
     """Answers generated at once."""
     dynamic_sampling: bool = False

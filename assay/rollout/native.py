@@ -73,8 +73,7 @@ class NativeEngine:
         ``prefill_tokens``: most positions of one prefill. ``snapshot``: sample from a copy even at equal
         precision. ``stop``: ids that end an answer, absent those of the model and its tokenizer.
         """
-        with torch.no_grad():
-            self._runner = prepare(model, prefill_tokens, dtype, snapshot)
+        self._runner = prepare(model, prefill_tokens, dtype, snapshot)
         self._network = self._runner.network
         causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._tokenizer = tokenizer

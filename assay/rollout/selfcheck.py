@@ -30,6 +30,7 @@ REFUSALS = (TypeError, ValueError, AttributeError, IndexError, KeyError, Runtime
 """What a forward that was not made for a slot cache may raise."""
 
 
+@torch.no_grad()
 def prepare(model: nn.Module, prefill_tokens: int, dtype: torch.dtype | None, snapshot: bool) -> ModelRunner:
     """Return a runner seen to agree with ``model``: fused where that agrees too, else general.
 
@@ -39,6 +40,8 @@ def prepare(model: nn.Module, prefill_tokens: int, dtype: torch.dtype | None, sn
     """
     plain: Any = GenerationWeights(model).causal_lm
     name = type(plain).__name__
+    if dtype == torch.int8 and plain.device.type != "cpu":
+        raise UserError(f"rollout.dtype: int8 is for the CPU, and the model is on {plain.device}: use bfloat16")
     try:
         network = FusedNetwork(model, dtype, snapshot=snapshot)
         difference = _difference(network, plain, prefill_tokens)
