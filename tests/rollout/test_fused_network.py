@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+
 import pytest
 import torch
 from rollout_helpers import TEXTS, TOKENIZER, logits_of, prompt, requests, run
