@@ -118,6 +118,7 @@ def sample(
 def show(
     run: Annotated[str, typer.Argument(help="Run folder, or its name in ./runs.")],
     step: Annotated[int | None, typer.Option(help="Only this step.")] = None,
+    phase: Annotated[str, typer.Option(help="train, eval, unused, replaced, or failed (the last batch).")] = "train",
     outcome: Annotated[str | None, typer.Option(help="Only verdicts with this outcome, such as no_answer.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Only prompts whose id begins so.")] = None,
     right: Annotated[bool | None, typer.Option("--right/--wrong", help="Only right, or only wrong answers.")] = None,
@@ -129,7 +130,7 @@ def show(
     from assay.view.show import Selection
     from assay.view.show import show as show_run
 
-    selection = Selection(step=step, outcome=outcome, prompt=prompt, right=right, sort=sort, limit=limit)
+    selection = Selection(step, phase, outcome, prompt, right, sort, limit)
     show_run(run, selection, Console(), folder)
 
 

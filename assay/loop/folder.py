@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,10 +165,22 @@ def find_run(parent: str, name: str | None, stem: str) -> RunFolder:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that readers see the old file or the new one, never a half; what is not JSON becomes text."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
+    """Write JSON so that readers see the old file or the new one, never a half.
+
+    What is not JSON becomes text, and a number that is not finite ``null``.
+    """
+    text = json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False, default=str) + "\n"
 
     def write(aside: Path) -> None:
         aside.write_text(text, encoding="utf-8")
 
     write_aside(path, write)
+
+
+def _finite(value: Any) -> Any:
+    """The value with ``None`` for every number in it that is not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(entry) for name, entry in value.items()}
+    return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value

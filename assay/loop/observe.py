@@ -95,7 +95,7 @@ def _correctness(verdict: Verdict) -> float:
 
 
 def generated_tokens(harvest: Harvest) -> int:
-    """Tokens of every completion of the step, also of those that were not used or were sampled anew."""
+    """Tokens of every completion of the step, also of those not used or sampled anew; given ones too."""
     return sum(len(r) for g in (*harvest.generated, *harvest.replaced) for r in g.rollouts)
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from assay.errors import AssayError
+from assay.loop.batch_file import write_batch
 from assay.loop.checkpoint import CheckpointStore, RunState
 from assay.loop.evaluate import Evaluation
 from assay.loop.folder import RunFolder, write_json
@@ -106,16 +107,17 @@ class Run:
         run for a replay, and when the disk is full.
         """
         step, settings = self.state.step + 1, self.recipe.objective.kl
-        tokens = {"generated": generated_tokens(harvest), "forwarded": update.metrics["update/tokens_forwarded"]}
+        answered, forwarded = generated_tokens(harvest), update.metrics["update/tokens_forwarded"]
         self._take_times()
         times, self._unlogged = self._unlogged, {}
         at_limit = self._limit.seconds(harvest, update)
-        speed = speed_metrics(times, **tokens, at_limit=at_limit)
+        speed = speed_metrics(times, answered, forwarded, at_limit)
         metrics = {**self._describe(harvest, update), **published, **times, **speed}
         if settings.coefficient > 0:
             metrics["update/kl_coefficient"] = self.kl.coefficient
         with self._store.disk(f"step {step}"):
             self._recorder.step(step, metrics, harvest, update.advantages)
+        tokens = {harvest.origin: answered, "forwarded": forwarded}
         measured = update.metrics.get("update/kl_reference", float("nan"))
         rollouts = sum(len(g.rollouts) for g in harvest.groups)
         self.state = replace(
@@ -199,9 +201,9 @@ class Run:
 
     def _give_up(self, harvest: Harvest) -> None:
         with self._store.disk("failed-batch.json"):
-            write_json(self.folder.failed_batch, [asdict(g) for g in harvest.groups])
+            write_batch(self.folder.failed_batch, self.state.step, harvest.groups)
         raise AssayError(
             f"loss or gradient were not finite in {MAX_BAD_STEPS} steps in a row; the last batch is in "
             f"{self.folder.failed_batch}: lower update.learning_rate in a new run, or look for what the batch holds "
-            f"and {self._store.way_back()}"
+            f"(`assay show {self.folder.path} --phase failed`) and {self._store.way_back()}"
         )

@@ -23,7 +23,7 @@ from assay.loop.source import Harvest
 from assay.loop.trainer import Outcome, run_loop
 from assay.policy.policy import Update
 from assay.recipe.load import Resolved
-from assay.recipe.schema import CorrectionRecipe, KlRecipe, Recipe
+from assay.recipe.schema import CorrectionRecipe, DataRecipe, KlRecipe, Recipe
 from assay.records import Group, Prompt, Rollout, Segment, Verdict
 from assay.track.console import Console
 
@@ -39,10 +39,7 @@ KEPT = (
 
 @dataclass
 class CompletionSource:
-    """Given completions as groups of one, in the seeded order of the data.
-
-    Making one raises UserError when a row has no text to imitate, with its file and row.
-    """
+    """Given completions as groups of one, in the seeded order of the data. Every prompt has one: see `fitting`."""
 
     prompts: PromptSet
     sampler: PromptSampler
@@ -52,22 +49,17 @@ class CompletionSource:
     cursor: int = 0
     admissions: int = 0
 
-    def __post_init__(self) -> None:
-        for prompt in self.prompts.prompts:
-            _completion(prompt, self.column)
-
     async def next_groups(self) -> Harvest:
         """The next ``per_step`` completions."""
         indices, self.cursor = self.sampler.take(self.cursor, self.per_step)
         first, self.admissions = self.admissions, self.admissions + self.per_step
-        return Harvest(tuple(self._group(self.prompts.prompts[k], first + i) for i, k in enumerate(indices)))
+        groups = tuple(self._group(self.prompts.prompts[k], first + i) for i, k in enumerate(indices))
+        return Harvest(groups, origin="given")
 
     def _group(self, prompt: Prompt, admission: int) -> Group:
         """One rollout of reward 1, that nobody sampled: it has no log-probs and is of no version."""
         text = _completion(prompt, self.column)
-        ids = tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
-        if self.tokenizer.eos_token_id is not None:
-            ids += (self.tokenizer.eos_token_id,)
+        ids = _tokens(text, self.tokenizer)
         segment = Segment("policy", ids, sampler_logprobs=(math.nan,) * len(ids), versions=(0,) * len(ids))
         rollout = Rollout(prompt.id, 0, (segment,), "stop", text)
         return Group(prompt, (rollout,), (Verdict(1.0, "scored", correct=1.0),), admission)
@@ -80,6 +72,33 @@ def _completion(prompt: Prompt, column: str) -> str:
     raise UserError(
         f"{prompt.source}: no text to imitate in column {column!r}: add it, or name another with data.completion"
     )
+
+
+def _tokens(text: str, tokenizer: Any) -> tuple[int, ...]:
+    """A completion's tokens, the one that ends it included."""
+    ids = tuple(tokenizer(text, add_special_tokens=False).input_ids)
+    return ids if tokenizer.eos_token_id is None else (*ids, tokenizer.eos_token_id)
+
+
+def fitting(prompts: PromptSet, tokenizer: Any, data: DataRecipe, context: int | None) -> PromptSet:
+    """The prompts whose completion ends within the model's ``context``; the others are skipped and counted.
+
+    Raises UserError for a row without a text to imitate, for one too long where ``data.overlong`` is ``refuse``, and
+    where none is left.
+    """
+    kept = []
+    for prompt in prompts.prompts:
+        length = len(prompt.token_ids) + len(_tokens(_completion(prompt, data.completion), tokenizer))
+        if context is None or length <= context:
+            kept.append(prompt)
+        elif data.overlong == "refuse":
+            raise UserError(
+                f"{prompt.source}: prompt and completion have {length} tokens, more than the model's context of "
+                f"{context}: shorten it, or set data.overlong=skip"
+            )
+    if not kept:
+        raise UserError(f"data.train: every prompt with its completion is longer than the model's context of {context}")
+    return replace(prompts, prompts=tuple(kept), too_long=prompts.too_long + len(prompts) - len(kept))
 
 
 def train_on_completions(
@@ -116,10 +135,15 @@ def supervised(recipe: Recipe) -> Recipe:
 
 def completions(makings: Makings) -> CompletionSource:
     """The source of a supervised run."""
-    recipe = makings.recipe
+    recipe, context = makings.recipe, makings.engine.limits.context
+    prompts = fitting(makings.prompts, makings.tokenizer, recipe.data, context)
+    skipped = len(makings.prompts) - len(prompts)
+    if skipped:
+        text = f"{skipped} completions, with their prompts, are longer than the model's context of {context}: skipped"
+        makings.console.message(text, "warning")
     return CompletionSource(
-        makings.prompts,
-        PromptSampler(len(makings.prompts), recipe.run.seed, recipe.data.shuffle),
+        prompts,
+        PromptSampler(len(prompts), recipe.run.seed, recipe.data.shuffle),
         makings.tokenizer,
         recipe.data.completion,
         recipe.rollout.prompts_per_step,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 from assay.data.prompts import PromptSet
 from assay.data.sampler import PromptSampler
@@ -31,6 +31,8 @@ class Harvest:
     """The rollouts that were sampled anew because their verdict was invalid, with those verdicts."""
     sampling: Stats = Stats()
     """What the engine computed for all of it."""
+    origin: Literal["generated", "given"] = "generated"
+    """Were its answers sampled, or given to be imitated? The name under which their tokens are counted."""
 
     @property
     def retried(self) -> int:

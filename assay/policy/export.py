@@ -49,8 +49,13 @@ def _whole(model: Any, adapter_only: bool) -> Any:
 def model_card(base: str, recipe_yaml: str, results: Mapping[str, Any]) -> str:
     """A README for the exported folder: what it was trained from, how, and what was measured.
 
-    ``results`` maps ``before`` and ``after`` to estimates by name, each with value, low, high and n.
+    ``results`` maps ``before`` and ``after`` to estimates by name, each with value, low, high and n, and ``tokens`` to
+    what was trained on: ``given`` tokens are a text to imitate, others answers of the model itself.
     """
+    imitated = bool((results.get("tokens") or {}).get("given"))
+    tags, method = ("supervised-fine-tuning", "Supervised training on given completions")
+    if not imitated:
+        tags, method = ("reinforcement-learning, grpo", "Reinforcement learning on verified rewards")
     before, after = results.get("before") or {}, results.get("after") or {}
     table = []
     if after:
@@ -64,12 +69,12 @@ def model_card(base: str, recipe_yaml: str, results: Mapping[str, Any]) -> str:
         f"base_model: {json.dumps(base)}",
         "library_name: transformers",
         "pipeline_tag: text-generation",
-        "tags: [reinforcement-learning, grpo, assay]",
+        f"tags: [{tags}, assay]",
         "---",
         "",
         "# Trained with Assay",
         "",
-        f"Reinforcement learning on verified rewards, from `{base}`.",
+        f"{method}, from `{base}`.",
         "",
         *table,
         "## Recipe",

@@ -25,7 +25,7 @@ AREAS: Mapping[str, str] = MappingProxyType(
         "sft": "Supervised warm-up on given completions (`assay sft`).",
         "mismatch": "How far the sampler's log-probs are from the trainer's on the same tokens and weights.",
         "sync": "Handing new weights to the engine.",
-        "eval": "Held-out problems, never trained on. Ends named _low and _high bound a 95% interval.",
+        "eval": "Held-out problems, never trained on. Ends named _low and _high bound a 95% interval, over problems.",
         "time": "Where the seconds of a step went. Phases that overlap add up to more than the step.",
         "speed": "Tokens per second, and how near that is to what the machine could do.",
         "memory": "Memory.",

@@ -36,7 +36,7 @@ def estimates_table(columns: Mapping[str, Estimates | None]) -> Table:
 
 
 def _estimate(found: Mapping[str, float] | None) -> Text:
-    if found is None:
+    if found is None or found["value"] is None:  # nothing was asked, or no verdict was valid
         return Text("-", "dim")
     cell = Text(f"{100 * found['value']:.1f} %", "bold")
     return cell.append(f"  ({100 * found['low']:.0f} to {100 * found['high']:.0f})", "dim")

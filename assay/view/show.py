@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -15,10 +15,12 @@ from rich.rule import Rule
 from rich.text import Text
 
 from assay.errors import UserError, nearest
+from assay.loop.batch_file import read_batch
+from assay.loop.folder import RunFolder
 from assay.records import Outcome
-from assay.track.rollouts import LoggedRollout, logged_steps, read
+from assay.track.rollouts import LoggedRollout, logged_steps, read, rows_of
 from assay.track.text import one_line, visible
-from assay.view.run_record import locate
+from assay.view.run_record import locate, open_run
 
 _SORTS: dict[str, Callable[[LoggedRollout], Any]] = {
     "step": lambda r: -r.step,
@@ -27,12 +29,24 @@ _SORTS: dict[str, Callable[[LoggedRollout], Any]] = {
 }
 
 
+PHASES: Mapping[str, str] = {
+    "train": "no completions were logged (track.rollouts was off, or no step was finished)",
+    "eval": "no completions of an evaluation were logged (track.rollouts was off, or nothing is held out)",
+    "unused": "no completions were set aside (that is dynamic sampling's doing, and track.rollouts must be on)",
+    "replaced": "no completions were sampled anew (that is a broken verifier's doing, and track.rollouts must be on)",
+    "failed": "no batch stopped this run",
+}
+"""By name, what it means that a run has none of them. ``failed`` is the batch that stopped the run."""
+
+
 @dataclass(frozen=True)
 class Selection:
     """Which completions are wanted, and in what order."""
 
     step: int | None = None
     """Only this step."""
+    phase: str = "train"
+    """Which completions of a step: see `PHASES`."""
     outcome: str | None = None
     """Only verdicts with this outcome."""
     prompt: str | None = None
@@ -47,6 +61,8 @@ class Selection:
     def __post_init__(self) -> None:
         if self.sort not in _SORTS:
             raise UserError(f"--sort {self.sort}: not known{nearest(self.sort, _SORTS)}; choose {', '.join(_SORTS)}")
+        if self.phase not in PHASES:
+            raise UserError(f"--phase {self.phase}: not known{nearest(self.phase, PHASES)}; choose {', '.join(PHASES)}")
         outcomes = get_args(Outcome)
         if self.outcome is not None and self.outcome not in outcomes:
             near = nearest(self.outcome, outcomes)
@@ -71,20 +87,37 @@ def select(run: Path, selection: Selection) -> tuple[list[LoggedRollout], int]:
 
     Raises :class:`UserError` for a step that was not logged, or when nothing was.
     """
-    steps = logged_steps(run)
+    steps = _steps(run, selection.phase)
     if not steps:
-        raise UserError(f"{run}: no completions were logged (track.rollouts was off, or no step was finished)")
+        raise UserError(f"{run}: {PHASES[selection.phase]}")
     chosen = list(reversed(steps)) if selection.step is None else [selection.step]
     found: list[LoggedRollout] = []
     seen = 0
     for step in chosen:
-        rows = read(run, step)
+        rows = _failed(run, step) if selection.phase == "failed" else read(run, step, selection.phase)
         seen += len(rows)
         found += [row for row in rows if selection.wants(row)]
         if selection.sort == "step" and 0 < selection.limit <= len(found):
             break
     found.sort(key=_SORTS[selection.sort])
     return found[: selection.limit or None], seen
+
+
+def _steps(run: Path, phase: str) -> list[int]:
+    """The steps that have completions of ``phase``, in order."""
+    if phase != "failed":
+        return logged_steps(run, phase)
+    file = RunFolder(run).failed_batch
+    return [read_batch(file)[0]] if file.exists() else []
+
+
+def _failed(run: Path, wanted: int) -> list[LoggedRollout]:
+    """The rollouts of the batch that stopped the run at step ``wanted``."""
+    step, groups = read_batch(RunFolder(run).failed_batch)
+    if step != wanted:
+        raise UserError(f"{run}: stopped at step {step}, not {wanted}")
+    gold = open_run(run).recipe.get("reward", {}).get("gold", "answer")
+    return rows_of(step, groups, phase="failed", gold=gold)
 
 
 def show(run: str | Path, selection: Selection, console: rich.console.Console, folder: str | Path = "runs") -> None:
@@ -113,7 +146,8 @@ def _neighbours(rows: Sequence[LoggedRollout]) -> Iterator[list[LoggedRollout]]:
 def _panel(rows: Sequence[LoggedRollout]) -> Panel:
     """One prompt's completions in a frame."""
     first = rows[0]
-    title = Text(f"step {first.step} · {one_line(first.prompt_id, 24)} · {first.kind.replace('_', ' ')}")
+    phase = "" if first.phase == "train" else f" · {first.phase}"
+    title = Text(f"step {first.step}{phase} · {one_line(first.prompt_id, 24)} · {first.kind.replace('_', ' ')}")
     head = Text().append(visible(first.question.strip()), style="bold")
     if first.gold is not None:
         head.append(f"\nwanted {one_line(first.gold, 200)}", style="dim")

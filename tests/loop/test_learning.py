@@ -14,9 +14,10 @@ from tiny import save_tiny
 
 from assay.errors import UserError
 from assay.loop.sft import train_on_completions
+from assay.loop.trainer import Outcome
 from assay.recipe.presets import PRESETS
 from assay.recipe.schema import Recipe
-from assay.track.console import make_console
+from assay.track.console import SilentConsole, make_console
 from assay.track.glossary import lookup
 
 SUMS = [(a, b) for a in range(10) for b in range(10)]
@@ -151,6 +152,34 @@ def test_completions_are_checked_before_the_first_step(place: Path, tmp_path: Pa
     with pytest.raises(UserError, match=r"given\.jsonl:2.*'completion'"):
         train_on_completions(recipe, console=make_console("silent"))
     assert not (place / "runs" / "bare").exists()
+
+
+def test_completions_beyond_the_context_are_skipped_and_counted_or_refused(place: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": f"1+{n}=", "completion": "2" * (300 if n < 2 else 240 if n < 3 else 4)} for n in range(8)]
+    data = write(tmp_path / "long.jsonl", rows)
+    said: list[str] = []
+
+    class Heard(SilentConsole):
+        def message(self, text: str, style: str = "info") -> None:
+            said.append(text)
+
+    def warm_up(name: str = "long", **keys: object) -> Outcome:
+        sections = {"data": {"train": [data], "holdout": 0, **keys}, "eval": {"samples": 8}}
+        values = settings(place, **sections, run={"steps": 3, "threads": 1, "name": name, "folder": str(tmp_path)})
+        return train_on_completions(Recipe.from_dict(values), console=Heard())
+
+    with pytest.raises(UserError, match=r"long\.jsonl:1: prompt and completion have 310 tokens, more than .* 256"):
+        warm_up(overlong="refuse")
+    outcome = warm_up()
+    assert any(line.startswith("2 completions, with their prompts, are longer") for line in said)
+    tokens = outcome.summary["tokens"]
+    assert "generated" not in tokens
+    assert tokens["given"] == sum(row["sft/tokens_mean"] * 3 for row in metrics_of(outcome))
+    card = (outcome.folder / "model" / "README.md").read_text()
+    assert "Supervised training on given completions" in card
+    rows = [{"prompt": "1+1=", "completion": "2" * 300}]
+    with pytest.raises(UserError, match="every prompt with its completion is longer"):
+        warm_up(train=[write(tmp_path / "all.jsonl", rows)], name="none")
 
 
 def test_a_warm_up_is_resumed_like_any_run(place: Path) -> None:

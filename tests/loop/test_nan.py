@@ -9,8 +9,9 @@ import pytest
 from loop_helpers import make_place, metrics_of, quick
 from safetensors.torch import load_file
 
-from assay.errors import AssayError
+from assay.errors import AssayError, UserError
 from assay.track.metrics import read_metrics
+from assay.view.show import Selection, select
 
 HUGE = """
 calls = 0
@@ -50,10 +51,16 @@ def test_three_steps_in_a_row_stop_the_run_and_keep_the_batch(place: Path) -> No
     rows = read_metrics(folder / "metrics.jsonl")
     assert [row["update/skipped_steps"] for row in rows] == [0, 1, 1, 1]
     assert [row["update/optimizer_steps"] for row in rows] == [1, 0, 0, 0]
-    groups = json.loads((folder / "failed-batch.json").read_text())
-    assert len(groups) == 3
+    batch = json.loads((folder / "failed-batch.json").read_text(), parse_constant=pytest.fail)
+    groups = batch["groups"]
+    assert (batch["step"], len(groups)) == (4, 3)
     assert {abs(v["reward"]) for g in groups for v in g["verdicts"]} == {3e38}
     assert all(r["segments"][0]["sampler_logprobs"] for g in groups for r in g["rollouts"])
+    rows, seen = select(folder, Selection(phase="failed", sort="reward", limit=0))
+    assert (seen, rows[0].reward, rows[0].step, rows[0].gold) == (12, 3e38, 4, groups[0]["prompt"]["columns"]["answer"])
+    assert {r.prompt_id for r in rows} == {g["prompt"]["id"] for g in groups}
+    with pytest.raises(UserError, match="stopped at step 4, not 3"):
+        select(folder, Selection(phase="failed", step=3))
     first, last = (load_file(folder / "checkpoints" / f"step-00000{n}" / "policy.safetensors") for n in (1, 3))
     assert all((first[name] == last[name]).all() for name in first)
 

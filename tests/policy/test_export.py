@@ -108,5 +108,14 @@ def test_the_card_says_from_what_how_and_how_well():
     assert "```yaml\nrun:\n  seed: 3\n```" in text
 
 
+def test_the_card_does_not_call_imitation_reinforcement_learning():
+    results = {"tokens": {"given": 9, "forwarded": 20}}
+    _, front, text = model_card("base", "a: 1", results).split("---\n", 2)
+    assert yaml.safe_load(front)["tags"] == ["supervised-fine-tuning", "assay"]
+    assert "Supervised training on given completions, from `base`." in text
+    assert "einforcement" not in front + text
+    assert "Reinforcement learning" in model_card("base", "a: 1", {"tokens": {"generated": 9, "forwarded": 20}})
+
+
 def test_a_card_without_evaluation_has_no_table():
     assert "held-out" not in model_card("base", "a: 1", {"before": None, "after": None})

@@ -13,7 +13,8 @@ from assay.recipe.ignored import RULES
 from assay.recipe.keys import schema_keys
 from assay.recipe.load import load_recipe
 from assay.recipe.names import ESTIMATOR_KEYS, ESTIMATORS, LOSS_KEYS, LOSSES
-from assay.recipe.schema import CorrectionRecipe, KlRecipe
+from assay.recipe.schema import CorrectionRecipe, KlRecipe, RolloutRecipe
+from assay.rollout.engines import engines
 
 DATA = {"data": {"train": ["a.jsonl"]}}
 
@@ -151,4 +152,5 @@ def test_the_choices_of_the_schema_are_the_registered_ones():
 
     assert choices(CorrectionRecipe, "kind") == set(CORRECTIONS)
     assert choices(KlRecipe, "controller") == set(CONTROLLERS)
+    assert choices(RolloutRecipe, "engine") == set(engines)
     assert choices(KlRecipe, "estimator") == set(ESTIMATES) | {f"{name}+" for name in ESTIMATES}

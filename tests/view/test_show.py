@@ -1,10 +1,17 @@
 import io
+import json
+import math
+from dataclasses import replace
 
 import pytest
 import rich.console
-from view_helpers import write_runs
+from view_helpers import group_of, write_runs
 
 from assay.errors import UserError
+from assay.loop.batch_file import read_batch, write_batch
+from assay.loop.folder import RunFolder
+from assay.records import Segment
+from assay.track.rollouts import RolloutLog
 from assay.view.show import Selection, select, show
 
 
@@ -32,6 +39,37 @@ def test_filters(runs):
     assert len(chosen(runs, right=False)) == 9
     assert {(p, i) for _, p, i in chosen(runs, outcome="verifier_error")} == {("bbb", 1)}
     assert chosen(runs, prompt="zzz") == []
+
+
+def test_phases(runs):
+    log = RolloutLog(runs / "try" / "rollouts")
+    for phase, text in (("unused", "set aside"), ("replaced", "once more"), ("eval", "held out")):
+        with pytest.raises(UserError, match=r"try: no completions "):
+            chosen(runs, phase=phase)
+        log.write(2, [group_of([(text, 1.0)], phase)], phase=phase)
+        assert chosen(runs, phase=phase) == [(2, phase, 0)]
+        assert f"step 2 · {phase} · {phase}" in printed(runs / "try", Selection(phase=phase))
+    assert len(chosen(runs)) == 12
+    with pytest.raises(UserError, match="no batch stopped this run"):
+        chosen(runs, phase="failed")
+    with pytest.raises(UserError, match=r"--phase evla: not known \(did you mean 'eval'\?\)"):
+        Selection(phase="evla")
+
+
+def test_the_batch_that_stopped_a_run_is_read_back_as_it_was(runs):
+    group = group_of([("7", 1.0), ("x", None)], "ccc")
+    segment = Segment("policy", (3, 4), (math.nan, -math.inf), (1, 1), (-0.5, math.nan))
+    odd = replace(group, rollouts=(replace(group.rollouts[0], segments=(segment,)), group.rollouts[1]))
+    path = RunFolder(runs / "try").failed_batch
+    write_batch(path, 9, [odd])
+    assert json.loads(path.read_text(), parse_constant=pytest.fail)["step"] == 9
+    step, (back,) = read_batch(path)
+    assert (step, back.prompt, back.verdicts, back.rollouts[1]) == (9, odd.prompt, odd.verdicts, odd.rollouts[1])
+    assert repr(back.rollouts[0].segments[0]) == repr(replace(segment, sampler_logprobs=(math.nan, math.nan)))
+    assert chosen(runs, phase="failed") == [(9, "ccc", 0), (9, "ccc", 1)]
+    path.write_text("[]")
+    with pytest.raises(UserError, match=r"failed-batch\.json: not a batch"):
+        chosen(runs, phase="failed")
 
 
 def test_orders(runs):
