@@ -48,7 +48,8 @@ def test_every_key_is_in_the_saved_file(tmp_path):
     assert "horizon: 10000" in text
 
 
-words = st.text("ab:#'\"-\\${}[]\n\t é~?*&!%@`|>1e6.", max_size=12)
+# "???" means "left open" in a recipe
+words = st.text("ab:#'\"-\\${}[]\n\t é~?*&!%@`|>1e6.", max_size=12).filter(lambda text: text != "???")
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | words
 
 
@@ -63,8 +64,6 @@ plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, a
 @example("1e-6", ["yes", "null", "010", "1:30", "~", "=", "<<"], {"a": "${b}"}, 1e-6, None)
 @example("\\${x} \\\\${y} $$ ${", ["\\", "${"], {}, 2.0, None)
 def test_any_text_and_number_survives(suffix, train, options, rate, lora):
-    if any(text == "???" for text in [suffix, *train, *options.values()]):
-        return  # means "left open" in a recipe
     recipe = Recipe(
         model=ModelRecipe(lora=lora),
         data=DataRecipe(suffix=suffix, train=train),
