@@ -46,8 +46,9 @@ class SlotCache:
         if length > self.capacity:
             length = -(-max(length, self.capacity * 5 // 4) // BLOCK) * BLOCK
         self.slots, self.capacity = max(slots, self.slots), max(length, self.capacity)
-        self.keys = [self._grown(k) for k in self.keys]
-        self.values = [self._grown(v) for v in self.values]
+        for memory in (self.keys, self.values):
+            for layer, old in enumerate(memory):  # one at a time: the old and the new of one layer exist together
+                memory[layer] = self._grown(old)
 
     def _grown(self, old: Tensor) -> Tensor:
         new = old.new_zeros(self.slots, old.shape[1], self.capacity, old.shape[3])
