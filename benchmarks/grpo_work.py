@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -43,6 +44,14 @@ MICROBATCH = 16
 """Rows that TRL forwards at once, at most: see grpo_trl.py."""
 
 
+KEEP_MEMORY = {
+    "MALLOC_TOP_PAD_": str(1 << 30),
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
+}
+"""Has glibc keep freed memory for the next step: a tenth of TRL's processor time went into giving back and zeroing."""
+
+
 @dataclass(frozen=True)
 class Work:
     """What both sides are to do."""
@@ -59,6 +68,8 @@ class Work:
     learning_rate: float
     microbatch: int
     """Rows that TRL forwards at once; Assay goes by its token budget."""
+    compiled: bool
+    """Does TRL compile its model? Minutes at first, an eighth off each step after that."""
     held_out: int
     """Problems that are never trained on."""
     steps: int
@@ -69,7 +80,7 @@ class Work:
         """The work as Assay's user would write it down; what is not here has its default."""
         return Recipe.from_dict(
             {
-                "model": {"path": self.model, "compute_dtype": self.precision},
+                "model": {"path": self.model, "device": "cpu", "compute_dtype": self.precision},
                 "data": {"train": [TASK], "holdout": self.held_out},
                 "rollout": {"prompts_per_step": self.prompts, "group_size": self.samples, "max_tokens": self.tokens},
                 "reward": {"parts": [{"verifier": f"{FOLDER / 'last_integer.py'}:last_integer"}]},
@@ -95,12 +106,15 @@ def options(parser: argparse.ArgumentParser, prompts: int, samples: int, tokens:
     parser.add_argument("--samples", type=int, default=samples, help="rollouts of each prompt")
     parser.add_argument("--tokens", type=int, default=tokens, help="longest answer")
     parser.add_argument("--microbatch", type=int, help="rows that TRL forwards at once; default: see grpo_trl.py")
+    parser.add_argument("--no-compile", action="store_true", help="never have TRL compile its model")
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto")
     parser.add_argument("--only", choices=SIDES, help="run one side alone: no ratio, nothing saved")
 
 
-def work_of(chosen: argparse.Namespace, steps: int, learning_rate: float, held_out: int = 0, seed: int = 0) -> Work:
-    """The work that the command line asks for."""
+def work_of(
+    chosen: argparse.Namespace, steps: int, learning_rate: float, held_out: int = 0, compiled: bool = True
+) -> Work:
+    """The work that the command line asks for; ``compiled`` where there is a compiler, unless it forbids it."""
     rows = chosen.prompts * chosen.samples
     return Work(
         model=resolve_model_path(chosen.model),
@@ -110,9 +124,10 @@ def work_of(chosen: argparse.Namespace, steps: int, learning_rate: float, held_o
         tokens=chosen.tokens,
         learning_rate=learning_rate,
         microbatch=chosen.microbatch or max(n for n in range(1, MICROBATCH + 1) if rows % n == 0),
+        compiled=compiled and not chosen.no_compile and any(map(shutil.which, ("g++", "clang++"))),
         held_out=held_out,
         steps=steps,
-        seed=seed,
+        seed=0,
     )
 
 
@@ -132,14 +147,19 @@ def write(work: Work, folder: Path) -> Path:
     return file
 
 
-def start(side: str, file: Path) -> Worker:
-    """The program of a side, ready for its first step."""
+def start(side: str, file: Path, environment: Mapping[str, str] = KEEP_MEMORY) -> Worker:
+    """The program of a side, ready for its first step. ``environment``: further variables."""
     python = Path(sys.executable) if side == "assay" else peers.python_of("trl")
-    return Worker(side, [str(python), str(FOLDER / f"grpo_{side}.py"), str(file)], file.with_name(f"{side}.log"))
+    command = [str(python), str(FOLDER / f"grpo_{side}.py"), str(file)]
+    return Worker(side, command, file.with_name(f"{side}.log"), environment)
 
 
 def take_turns(
-    work: Work, chosen: argparse.Namespace, one_step: Callable[[Worker], float], unit: str
+    work: Work,
+    chosen: argparse.Namespace,
+    one_step: Callable[[Worker], float],
+    unit: str,
+    environment: Mapping[str, str] = KEEP_MEMORY,
 ) -> dict[str, harness.Measured]:
     """Have the sides do a step each, in turn, and measure it: a figure a round and side.
 
@@ -147,7 +167,7 @@ def take_turns(
     """
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         file = write(work, Path(folder))
-        workers = [stack.enter_context(start(side, file)) for side in sides_of(chosen)]
+        workers = [stack.enter_context(start(side, file, environment)) for side in sides_of(chosen)]
         for worker in workers:
             worker.ask("step")
         turns = {worker.name: partial(lambda worker, _: one_step(worker), worker) for worker in workers}

@@ -23,16 +23,21 @@ from typing import Any
 class Worker:
     """The benchmark's end: starts the program, waits until it is ready, asks.
 
-    What the program prints besides its answers goes to ``log``. Raises SystemExit, with the last lines of it, when the
-    program ends unasked.
+    What the program prints besides its answers goes to ``log``; ``environment`` is added to its variables. Raises
+    SystemExit, with the last lines of the log, when the program ends unasked.
     """
 
-    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+    def __init__(self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.name = name
         self._log = log
         with log.open("w", encoding="utf-8") as errors:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, **environment},
             )
         self._answer()
 
