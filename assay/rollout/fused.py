@@ -20,7 +20,7 @@ from torch.nn.functional import rms_norm
 from assay.rollout.attention import attend
 from assay.rollout.cache import CacheView
 from assay.rollout.masks import LayerMasks
-from assay.rollout.projection import Dense, Int8, Projection, Unfusable, check_linear
+from assay.rollout.projection import Dense, Int8, Packed, Projection, Unfusable, check_linear, packs
 from assay.rollout.weights import GenerationWeights
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"}
@@ -155,13 +155,19 @@ class Maker:
     dtype: torch.dtype
     """Of everything but 8-bit matrices."""
     int8: bool
+    packed: bool
+    """Arrange the matrices for the processor's products."""
     snapshot: bool
     """Copy even where the model's own tensor would serve."""
 
     def projection(self, *sources: nn.Module) -> Projection:
         """Linear maps side by side. Raises Unfusable."""
         checked = [check_linear(source) for source in sources]
-        return Int8(checked) if self.int8 else Dense(checked, self.dtype, copied=self.snapshot)
+        if self.int8:
+            return Int8(checked)
+        if self.packed:
+            return Packed(checked)
+        return Dense(checked, self.dtype, copied=self.snapshot)
 
     def norm(self, source: nn.Module) -> Norm:
         """A normalisation."""
@@ -201,7 +207,7 @@ class Maker:
         """The output head; where it is tied to the embedding, on ``embedding``, what the network has of that."""
         own = causal_lm.get_output_embeddings()
         tied = own.weight is causal_lm.get_input_embeddings().weight
-        return Dense([embedding], self.dtype, copied=False) if tied and not self.int8 else self.projection(own)
+        return self.projection(own) if self.int8 or self.packed or not tied else Dense([embedding], self.dtype)
 
 
 class FusedNetwork:
@@ -220,7 +226,8 @@ class FusedNetwork:
         self.device = next(causal_lm.parameters()).device
         self.masks = LayerMasks.of(config)
         kinds = getattr(config, "layer_types", None) or [next(iter(self.masks.sizes))] * len(trunk.layers)
-        make = Maker(self.dtype, int8, snapshot)
+        packed = self.device.type == "cpu" and self.dtype == torch.float32 and packs()
+        make = Maker(self.dtype, int8, packed, snapshot)
         self._blocks = [make.block(layer, config, kind) for layer, kind in zip(trunk.layers, kinds, strict=True)]
         self._kinds = tuple(dict.fromkeys(kinds))
         self._rotary = copy.deepcopy(trunk.rotary_emb)

@@ -15,7 +15,7 @@ from assay.rollout.engine import Request
 from assay.rollout.fused import FusedNetwork
 from assay.rollout.native import NativeEngine
 from assay.rollout.network import GeneralNetwork
-from assay.rollout.projection import Dense, Int8, Unfusable
+from assay.rollout.projection import Dense, Int8, Packed, Unfusable, packs
 from assay.rollout.runner import ModelRunner
 from assay.rollout.sampling import Sampling
 from assay.rollout.selfcheck import prepare
@@ -102,20 +102,40 @@ def test_a_forward_that_differs_in_its_numbers_alone_is_left_to_the_general_path
 
 
 def test_the_trainers_tensors_serve_where_they_can_and_copies_are_made_anew_at_publish():
-    model = tiny_model("llama", tie_word_embeddings=False)
+    model = tiny_model("llama", tie_word_embeddings=False).double()  # float32 ones may be packed, and so copied
     network = FusedNetwork(model)
     block = network._blocks[0]
     assert isinstance(block.down, Dense)
     assert isinstance(block.qkv, Dense)
     assert block.down.weight.data_ptr() == model.model.layers[0].mlp.down_proj.weight.data_ptr()
     place = block.qkv.weight.data_ptr()
+    bent(model, seed=1)
+    network.refresh()
+    assert block.qkv.weight.data_ptr() == place
+    torch.testing.assert_close(logits_along(network), logits_along(GeneralNetwork(model)), rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+def test_new_weights_arrive_at_a_refresh(dtype):
+    model = tiny_model("qwen2", tie_word_embeddings=True)
+    network = FusedNetwork(model, dtype)
     before = logits_along(network)
     bent(model, seed=1)
     network.refresh()
-    after = logits_along(network)
-    assert block.qkv.weight.data_ptr() == place
+    after, wanted = logits_along(network), logits_along(FusedNetwork(model, dtype))
+    torch.testing.assert_close(after, wanted, rtol=0, atol=0)
     assert (before - after).abs().max() > 0.01
-    torch.testing.assert_close(after, logits_along(GeneralNetwork(model)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(not packs(), reason="torch without MKL's packed products")
+@pytest.mark.parametrize("rows", [1, 2, 31, 128, 700])
+def test_packed_products_are_the_plain_ones_for_any_number_of_rows(rows):
+    generator = torch.Generator().manual_seed(rows)
+    one, two = (nn.Linear(96, n, bias=bias) for n, bias in ((160, True), (24, False)))
+    x = torch.randn(rows, 3, 96, generator=generator)
+    with torch.no_grad():
+        wanted = torch.cat([one(x), two(x)], -1)
+        torch.testing.assert_close(Packed([one, two])(x), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_a_snapshot_shares_nothing():
