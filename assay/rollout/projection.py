@@ -84,7 +84,7 @@ class Packed:
     @torch.no_grad()
     def refresh(self) -> None:
         """See `Projection`."""
-        weight = torch.cat([matrix(s) for s in self._sources])
+        weight = stacked(self._sources)
         self._packed = torch.ops.mkl._mkl_reorder_linear_weight(weight, self.ROWS)
         self._shape = weight.new_empty(1).expand(weight.shape)  # of the plain weight only its shape is read
         self.bias = _biases(self._sources, torch.float32)
@@ -116,7 +116,7 @@ class Int8:
     @torch.no_grad()
     def refresh(self) -> None:
         """See `Projection`."""
-        weight = torch.cat([matrix(s).float() for s in self._sources])
+        weight = stacked(self._sources).float()
         scale = _scale(weight)
         self.weight = (weight / scale).round_().to(torch.int8).t().contiguous()
         """(K, N)"""
@@ -140,6 +140,11 @@ def matrix(source: nn.Module) -> Tensor:
         return _own(source)
     adapter: Any = source
     return _own(source) + sum(adapter.get_delta_weight(name) for name in adapter.active_adapters)
+
+
+def stacked(sources: Sequence[nn.Module]) -> Tensor:
+    """The weights of some maps below each other; of one map its own tensor, not a copy."""
+    return matrix(sources[0]) if len(sources) == 1 else torch.cat([matrix(s) for s in sources])
 
 
 def check_linear(module: nn.Module) -> nn.Module:
