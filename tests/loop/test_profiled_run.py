@@ -47,12 +47,10 @@ def test_a_profiled_run_is_the_same_run_with_a_profile(place: Path) -> None:
     spans = {e["name"]: e for e in events if e.get("cat") == "phase"}
     assert list(spans) == [f"step {s}: {p}" for s in (2, 3) for p in ("generate", "update", "publish")]
     operators = [e for e in events if e.get("cat") == "cpu_op"]
-    backward = {e["tid"] for e in operators if e["name"] == "MmBackward0"}
+    assert "MmBackward0" in {e["name"] for e in operators}
     span = spans["step 2: generate"]
-    engine = {e["tid"] for e in operators if span["ts"] <= e["ts"] < span["ts"] + span["dur"]}
-    assert len(backward) == 1
-    assert engine - backward, "the engine works in a thread of its own"
-    assert len([e for e in operators if e["tid"] in engine - backward and e["name"] == "aten::mm"]) > 20
+    engine = [e for e in operators if span["ts"] <= e["ts"] < span["ts"] + span["dur"]]
+    assert len([e for e in engine if "mm" in e["name"] or "linear" in e["name"]]) > 20
     table = (outcome.folder / "profile" / "table.txt").read_text()
     for phase in ("generate", "score", "update", "publish"):
         assert phase in table
