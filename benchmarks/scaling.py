@@ -88,7 +88,7 @@ def one_step(size: Size, seed: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "size.json"
         file.write_text(json.dumps(asdict(size)), encoding="utf-8")
-        with Worker(name(size), [sys.executable, str(PROGRAM), str(file)], Path(folder) / "step.log") as worker:
+        with Worker(name(size), [sys.executable, str(PROGRAM), str(file)], Path(folder) / "log", {}) as worker:
             found = worker.ask("step", seed=seed)
             return found | {"peak_mb": found["device_mb"] or worker.peak_mb()}
 

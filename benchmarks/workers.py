@@ -39,7 +39,8 @@ class Worker:
                 text=True,
                 env={**os.environ, **environment},
             )
-        self._answer()
+        self.about = self._answer()
+        """What the program said of itself when it was ready."""
 
     def __enter__(self) -> Worker:
         return self
