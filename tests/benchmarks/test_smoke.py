@@ -87,11 +87,6 @@ def test_the_page_shows_every_result(finished: Any, programs: Any) -> None:
         assert all(f"| {side} |" in text for side in saved["sides"])
 
 
-def test_the_page_of_the_repository_is_made_from_its_results(programs: Any) -> None:
-    page = programs["page"]
-    assert page.text(FOLDER / "results") == page.PAGE.read_text(encoding="utf-8")
-
-
 def test_a_device_is_described_on_the_page(finished: Any, programs: Any) -> None:
     results, _ = finished
     saved = json.loads((results / "limit.json").read_text(encoding="utf-8"))
