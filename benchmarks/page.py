@@ -13,16 +13,15 @@ PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
 NOTES = {
     "decode_vs_transformers": (
-        "The goal is 3. On a processor without bfloat16 instructions both sides run in float32. Of a step of 128 "
-        "rows "
+        "The goal is 3. On a processor without bfloat16 instructions both sides run in float32. Of a step of 128 rows "
         "(200 ms where a profile was taken) about 115 to 130 ms are matrix products at 80 to 90 % of the rate of a "
-        "large one; 30 to 45 ms are attention, which waits for memory: it reads 16 to 28 MB of keys and values a layer; the "
-        "softmax over the vocabulary takes 8 ms and everything else 20. What was gained, each measured: one product "
-        "for queries, keys and values and one for gate and up; weights arranged for MKL once a version (225 to 200 ms); "
-        "steps in the trainer's thread, so that there is one OpenMP pool (245 to 200 ms). `rollout.dtype: int8` makes a "
-        "step 140 ms, at a price: its log-probs differ from the trainer's by 0.2 nats a token (KL 0.04; bfloat16: 0.03 "
-        "nats, KL 0.001), nine tenths of it from rounding activations. Next: a group's shared prompt read once for all "
-        "of its rows instead of once for each."
+        "large one; 30 to 45 ms are attention, which waits for memory: it reads 16 to 28 MB of keys and values a "
+        "layer; the softmax over the vocabulary takes 8 ms and everything else 20. What was gained, each measured: "
+        "one product for queries, keys and values and one for gate and up; weights arranged for MKL once a version "
+        "(225 to 200 ms); steps in the trainer's thread, so that there is one OpenMP pool (245 to 200 ms). "
+        "`rollout.dtype: int8` makes a step 140 ms, at a price: its log-probs differ from the trainer's by 0.2 nats a "
+        "token (KL 0.04; bfloat16: 0.03 nats, KL 0.001), nine tenths of it from rounding activations. Next: a group's "
+        "shared prompt read once for all of its rows instead of once for each."
     ),
     "decode_vs_vllm_cpu": (
         "The goal is 2. Both engines on all cores, in turn; vLLM's settings are in decode_vllm.py. In float32 both are "
