@@ -65,6 +65,7 @@ PEERS = {
         first=MKL,
         building={
             "CMAKE_ARGS": " ".join((*LEFT_OUT, *(MKL_FLAGS if MKL else ()))),
+            "LDFLAGS": "-Wl,-rpath,{folder}/lib",  # where MKL is
             "LLAMA_CPP_BUILD_JOBS": str(os.cpu_count()),
         },
     ),
