@@ -18,8 +18,9 @@ PRODUCT_SIZES: Mapping[str, int] = {"cpu": 1024, "cuda": 8192}
 def ask_for_huge_pages() -> None:
     """Have torch ask Linux for pages of 2 MiB for large arrays on the CPU; no effect once torch is loaded.
 
-    The arrays of the vocabulary's width come and go by the hundred megabytes; in pages of 4 KiB the system spends more
-    time handing them out than the softmax takes. A value that the user has set is left alone.
+    The arrays of the vocabulary's width come and go by the hundred megabytes, and handing them out in pages of 4 KiB
+    costs time: on two cores the first update took a tenth more, later ones a twentieth (benchmarks/choices.py). A
+    value that the user has set is left alone.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
@@ -61,7 +62,8 @@ def product_rate(device: str, precision: RolloutPrecision, seconds: float = 0.2)
     source = torch.Generator(device).manual_seed(0)  # not zeros: some devices multiply those faster
     dtype = getattr(torch, precision)
     product = torch.ops.aten._int_mm if dtype == torch.int8 else torch.mm
-    left, right = (torch.randn(size, size, generator=source, device=device).mul_(40).to(dtype) for _ in range(2))
+    spread = 40 if dtype == torch.int8 else 1  # numbers that fill 8 bits
+    left, right = ((torch.randn(size, size, generator=source, device=device) * spread).to(dtype) for _ in range(2))
 
     def timed() -> float:
         start = time.perf_counter()

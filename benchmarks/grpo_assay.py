@@ -45,6 +45,7 @@ def last_step(metrics: Path, samples: int) -> dict[str, Any]:
     return {
         "tokens": round(said["rollout/tokens_mean"] * said["group/count"] * samples),
         "reward": said["reward/mean"],
+        "padding": said["update/padding_share"],
         "phases": {name: said.get(f"time/{name}", 0.0) for name in PHASES},
     }
 

@@ -24,8 +24,6 @@ T = TypeVar("T")
 
 RESULTS = Path(os.environ.get("ASSAY_RESULTS") or Path(__file__).parent / "results")
 """Where results go and where the page finds them; tests name another folder."""
-GEMM_SIZES: Mapping[str, int] = {"cuda": 8192}
-"""Sides of the matrices whose product is timed, by device; 2048 elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -130,29 +128,18 @@ def machine(device: str = "cpu") -> dict[str, Any]:
     import torch
     import transformers
 
-    from assay.hardware import bfloat16_instructions
+    from assay.hardware import bfloat16_instructions, product_rate
 
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
         "bfloat16": bfloat16_instructions(),
-        "gemm_gflops": {name: round(gemm_gflops(name, device)) for name in ("float32", "bfloat16")},
+        "gemm_gflops": {name: round(product_rate(device, name) / 1e9) for name in ("float32", "bfloat16")},
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "threads": torch.get_num_threads(),
     } | ({"gpu": _gpu()} if device == "cuda" else {})
-
-
-def gemm_gflops(dtype: str, device: str = "cpu", size: int | None = None, repeats: int = 3) -> float:
-    """The best rate of a few (size, size) products, in GFLOP/s: what the machine's limit is taken to be."""
-    import torch
-
-    size = size or GEMM_SIZES.get(device, 2048)
-    left, right = (torch.randn(size, size, device=device).to(getattr(torch, dtype)) for _ in range(2))
-    left @ right
-    best = min(timed(lambda: left @ right, device)[1] for _ in range(repeats))
-    return 2 * size**3 / best / 1e9
 
 
 def timed(work: Callable[[], T], device: str = "cpu") -> tuple[T, float]:

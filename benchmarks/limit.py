@@ -15,6 +15,7 @@ import decoding
 import harness
 import learning
 
+from assay.hardware import product_rate
 from assay.policy.flops import costs_of, decode_flops, update_flops
 from assay.policy.model import load_model, pick_device
 from assay.recipe.schema import ModelRecipe
@@ -39,14 +40,7 @@ def main() -> None:
     def decode(seed: int) -> int:
         before = native.stats
         native.answers(seed)
-        did = native.stats.since(before)
-        return decode_flops(
-            costs,
-            rows=did.decode_rows,
-            attended=did.attended - did.attended_padding,
-            prefill_tokens=did.prefill_tokens,
-            prefilled=did.prefilled,
-        )
+        return decode_flops(costs, native.stats.since(before))
 
     def update(_: int) -> int:
         found = policy.update(batch, 0.0)
@@ -63,7 +57,7 @@ def main() -> None:
     native.answers(0, 2), update(0)  # warm up: the optimizer's state is made
     sides = harness.alternate(
         {
-            "gemm": lambda _: harness.gemm_gflops(work.precision, device.type),
+            "gemm": lambda _: product_rate(device.type, work.precision) / 1e9,
             "decode": rate("decode", decode),
             "update": rate("update", update),
         },

@@ -13,6 +13,7 @@ BENCHMARKS = (
     "decode_vs_vllm_cpu",
     "decode_vs_llama_cpp",
     "limit",
+    "choices",
     "scaling",
     "step_vs_trl",
     "memory_vs_trl",

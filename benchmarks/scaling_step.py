@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import harness
@@ -57,10 +58,9 @@ def main() -> None:
     policy.update(learning.batch_of(prompts, native.answers(0, 2), policy), 0.0)  # the optimizer's state is made
     line.answer({})
     while True:
-        seed = line.next()["seed"]
-        answers, generate = harness.timed(lambda: native.answers(seed), device.type)  # noqa: B023
+        answers, generate = harness.timed(partial(native.answers, line.next()["seed"]), device.type)
         batch = learning.batch_of(prompts, answers, policy)
-        _, update = harness.timed(lambda: policy.update(batch, 0.0), device.type)  # noqa: B023
+        _, update = harness.timed(partial(policy.update, batch, 0.0), device.type)
         line.answer({"generate": generate, "update": update, "tokens": batch.n_tokens, "device_mb": device_mb(device)})
 
 

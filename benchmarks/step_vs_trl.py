@@ -20,9 +20,12 @@ LEARNING_RATE = 1e-9
 
 
 def details(steps: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Medians over a side's steps: tokens sampled, and the seconds of each phase."""
-    phases = {f"{name} s": median(s["phases"][name] for s in steps) for name in steps[0]["phases"]}
-    return {"tokens": median(s["tokens"] for s in steps), **phases}
+    """Medians over a side's steps: tokens sampled, seconds of each phase, and the padding among the update's tokens."""
+    found = {"tokens": median(s["tokens"] for s in steps)}
+    found |= {f"{name} s": median(s["phases"][name] for s in steps) for name in steps[0]["phases"]}
+    if "padding" in steps[0]:
+        found["padding %"] = 100 * median(s["padding"] for s in steps)
+    return found
 
 
 def main() -> None:

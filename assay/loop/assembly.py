@@ -16,7 +16,7 @@ from assay.hardware import prepare_torch, with_precision
 from assay.loop.checkpoint import CheckpointStore, RunState
 from assay.loop.evaluate import Evaluation, evaluate
 from assay.loop.folder import RunFolder, find_run, model_place, new_run
-from assay.loop.limit import Limit, measure_limit
+from assay.loop.limit import measure_limit
 from assay.loop.memory import memory
 from assay.loop.recorder import Recorder
 from assay.loop.run import Describe, Run
@@ -116,7 +116,11 @@ async def assemble(
         stack.callback(recorder.close)
         evaluator = _evaluator(settings, engine, scorer, held_out, shown)
         run = Run(settings, folder, store, recorder, phases, evaluator, policy, source, state, limit, describe)
-        shown.start(settings.run.steps, state.step, _info(settings, folder, prompts, held_out, state, limit))
+        info = _info(settings, folder, prompts, held_out, state) | {
+            "engine": f"{engine.path}, in {generation_dtype(settings)}",
+            "machine": limit.describe(),
+        }
+        shown.start(settings.run.steps, state.step, info)
         for warning in (*doubts.warnings(settings), *changes, *_leaks(prompts, held_out)):
             shown.message(warning, "warning")
         yield Parts(run, source, policy, weights, tokenizer)
@@ -218,10 +222,10 @@ def _tolerance(recipe: Recipe) -> float:
 
 
 def _info(
-    recipe: Recipe, folder: RunFolder, prompts: PromptSet, held_out: PromptSet | None, state: RunState, limit: Limit
+    recipe: Recipe, folder: RunFolder, prompts: PromptSet, held_out: PromptSet | None, state: RunState
 ) -> dict[str, Any]:
     data = prompts.describe() + (f"; {held_out.problems} problems held out" if held_out else "")
-    info = {"name": folder.path.name, "model": recipe.model.path, "data": data, "machine": limit.describe()}
+    info = {"name": folder.path.name, "model": recipe.model.path, "data": data}
     return info | ({"resumed": f"after step {state.step}"} if state.step else {})
 
 

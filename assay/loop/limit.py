@@ -28,15 +28,8 @@ class Limit:
 
     def seconds(self, harvest: Harvest, update: Update) -> dict[str, float]:
         """What a step's phases would take if they were nothing but their matrix products, at full rate."""
-        did = harvest.sampling
         flops = {
-            "generate": decode_flops(
-                self.costs,
-                rows=did.decode_rows,
-                attended=did.attended - did.attended_padding,
-                prefill_tokens=did.prefill_tokens,
-                prefilled=did.prefilled,
-            ),
+            "generate": decode_flops(self.costs, harvest.sampling),
             "update": update_flops(self.costs, update.trained, update.scored),
         }
         return {phase: flops[phase] / self.rates[name] for phase, name in self.precisions.items()}

@@ -32,6 +32,7 @@ KEPT = (
     "update/learning_rate",
     "update/optimizer_steps",
     "update/skipped_steps",
+    "update/padding_share",
     "update/tokens_forwarded",
 )
 """Metrics of the update that mean the same as in reinforcement learning."""

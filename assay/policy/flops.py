@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from assay.rollout.engine import Stats
+from assay.rollout.weights import causal_lm_of
+
 if TYPE_CHECKING:
     from assay.policy.packing import MicroBatch
 
@@ -63,7 +66,7 @@ def costs_of(model: Any) -> Costs:
     Every parameter of two dimensions is a matrix that all tokens pass, except embeddings; one of three is a stack of
     experts, of which a token passes ``num_experts_per_tok``.
     """
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner = causal_lm_of(model)
     config = inner.config.get_text_config()
     heads = config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -121,10 +124,11 @@ def update_flops(costs: Costs, trained: Work, scored: Work = Work()) -> int:
     return forward_flops(costs, trained + scored) + inputs + weights + shares_and_values
 
 
-def decode_flops(costs: Costs, *, rows: int, attended: int, prefill_tokens: int = 0, prefilled: int = 0) -> int:
-    """FLOP of generation: ``rows`` one-token forwards that attend to ``attended`` positions in all, and the prefill.
+def decode_flops(costs: Costs, did: Stats) -> int:
+    """FLOP of what an engine did: its one-token forwards, with what they attend to, and its prefills.
 
-    Of ``prefill_tokens`` in ``prefilled`` prompts the products with weights are counted, the head's at the last token
-    of each; the attention among them is left out.
+    Of prefilled prompts the products with weights are counted, the head's at the last token of each; the attention
+    among their tokens is left out.
     """
-    return forward_flops(costs, Work(prefill_tokens + rows, prefilled + rows, attended))
+    tokens, scored = did.prefill_tokens + did.decode_rows, did.prefilled + did.decode_rows
+    return forward_flops(costs, Work(tokens, scored, did.attended - did.attended_padding))

@@ -46,7 +46,7 @@ class Head:
         if type(linear) is nn.Linear and softcap is None:
             bias = None if linear.bias is None else wide(linear.bias)
             settings = (scale / self.temperature, self.chunk, self.entropy_gradient)
-            return _LogProbs.apply(wide(hidden), wide(linear.weight), bias, targets, *settings)  # type: ignore[no-any-return]
+            return _LogProbs.apply(wide(hidden), wide(linear.weight), bias, targets, *settings)
 
         def score(states: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
             logits = wide(linear(states.to(next(linear.parameters()).dtype))) * scale
@@ -99,7 +99,7 @@ class _LogProbs(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, entropies = ctx.saved_tensors
         multiplier, chunk, entropy_gradient = ctx.settings
         grad_logprob = gradients[0] * multiplier

@@ -15,6 +15,7 @@ from assay.objective.layout import wide
 from assay.policy.head import Head
 from assay.policy.packing import MicroBatch, Tree, assemble
 from assay.rollout.masks import LayerMasks
+from assay.rollout.weights import causal_lm_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -77,7 +78,7 @@ def make_scorer(
 
     Raises UserError for an architecture whose trunk and head do not reproduce its own logits.
     """
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft wraps
+    inner = causal_lm_of(model)
     trunk: Any = inner.base_model
     masters = next(inner.parameters()).dtype
     autocast = masters == torch.float32 and DTYPES[compute_dtype] != masters

@@ -95,10 +95,11 @@ class Prepared:
     def describe(self) -> dict[str, float]:
         """Metrics of what counts, what is forwarded and what is skipped."""
         counting = self.batch.step.layout.count_by_sequence(self.plan.counts) > 0
-        forwarded = sum(micro.n_forwarded for mini in self.minibatches for micro in mini.micros)
+        forwarded = sum(m.n_forwarded for mini in self.minibatches for m in mini.micros) * self.recipe.update.epochs
         return {
             "update/tokens_counted": int(self.plan.counts.sum()),
-            "update/tokens_forwarded": forwarded * self.recipe.update.epochs,
+            "update/tokens_forwarded": forwarded,
+            "update/padding_share": 1 - self.trained.tokens / forwarded if forwarded else 0.0,
             "update/sequences_skipped_share": float((counting & ~self.plan.active).sum() / counting.sum().clamp(min=1)),
             "update/lone_groups": self.advantages.counts.get("lone_groups", 0),
             "update/small_std_groups": self.advantages.counts.get("flat_groups", 0),

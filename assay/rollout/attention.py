@@ -33,23 +33,21 @@ def folded_attention(
 
     For T = 1 and a mask (B, 1, 1, L), heads are folded into rows; everything else is transformers' SDPA path.
     """
-    batch, heads, length, _ = query.shape
-    kv_heads = key.shape[1]
-    if length != 1 or heads == kv_heads or attention_mask is None or kwargs.get("position_bias") is not None:
+    heads, length = query.shape[1:3]
+    if length != 1 or heads == key.shape[1] or attention_mask is None or kwargs.get("position_bias") is not None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
-    folded = query.reshape(batch, kv_heads, heads // kv_heads, -1)
-    mixed = scaled_dot_product_attention(folded, key, value, attn_mask=attention_mask, scale=scaling)
-    return mixed.reshape(batch, 1, heads, -1), None
+    return attend(query, key, value, attention_mask, scaling).unflatten(-1, (heads, -1)), None
 
 
 def attend(
-    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float, softcap: float | None = None
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float | None, softcap: float | None = None
 ) -> Tensor:
     """Queries (B, H, T, D) on keys and values (B, KV, L, D) under an additive mask; returns (B, T, H * D).
 
-    ``softcap`` c: scores s become c tanh(s / c) ahead of the mask (Gemma 2).
+    Scores are multiplied by ``scaling``, absent 1 / sqrt(D). ``softcap`` c: then scores s become c tanh(s / c) ahead of
+    the mask (Gemma 2).
     """
     batch, heads, length, _ = query.shape
     kv_heads = keys.shape[1]
@@ -59,7 +57,8 @@ def attend(
     if softcap is None:
         mixed = scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scaling)
     else:
-        scores = softcap * torch.tanh(folded @ keys.transpose(2, 3) * (scaling / softcap)) + mask
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        scores = softcap * torch.tanh(folded @ keys.transpose(2, 3) * (scale / softcap)) + mask
         mixed = scores.softmax(-1, dtype=torch.float32).to(values.dtype) @ values
     return mixed.view(batch, heads, length, -1).transpose(1, 2).reshape(batch, length, -1)
 

@@ -81,6 +81,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def path(self) -> str:
+        """How answers are made, in words."""
+        ...
+
+    @property
     def limits(self) -> Limits:
         """What fits."""
         ...

@@ -21,7 +21,7 @@ from assay.rollout.attention import attend
 from assay.rollout.cache import CacheView
 from assay.rollout.masks import LayerMasks
 from assay.rollout.projection import Dense, Int8, Packed, Projection, Unfusable, check_linear, packs
-from assay.rollout.weights import GenerationWeights
+from assay.rollout.weights import GenerationWeights, causal_lm_of
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"}
 MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
@@ -213,10 +213,16 @@ class Maker:
 class FusedNetwork:
     """A `Network` of `Block`s."""
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype | None = None, *, snapshot: bool = False) -> None:
-        """``dtype`` int8: 8-bit matrices, everything else in the model's own precision. Raises Unfusable."""
-        unwrap = getattr(model, "get_base_model", None)
-        causal_lm: Any = unwrap() if unwrap else model
+    path = "fused products"
+
+    def __init__(
+        self, model: nn.Module, dtype: torch.dtype | None = None, *, snapshot: bool = False, packed: bool = True
+    ) -> None:
+        """``dtype`` int8: 8-bit matrices, everything else in the model's own precision. Raises Unfusable.
+
+        ``packed``: let float32 matrices be arranged for the processor's products, where those work.
+        """
+        causal_lm = causal_lm_of(model)
         trunk = causal_lm.base_model
         _expect(trunk, {"embed_tokens", "layers", "norm", "rotary_emb"})
         config = causal_lm.config.get_text_config()
@@ -226,7 +232,7 @@ class FusedNetwork:
         self.device = next(causal_lm.parameters()).device
         self.masks = LayerMasks.of(config)
         kinds = getattr(config, "layer_types", None) or [next(iter(self.masks.sizes))] * len(trunk.layers)
-        packed = self.device.type == "cpu" and self.dtype == torch.float32 and packs()
+        packed = packed and self.device.type == "cpu" and self.dtype == torch.float32 and packs()
         make = Maker(self.dtype, int8, packed, snapshot)
         self._blocks = [make.block(layer, config, kind) for layer, kind in zip(trunk.layers, kinds, strict=True)]
         self._kinds = tuple(dict.fromkeys(kinds))

@@ -40,6 +40,7 @@ from assay.rollout.scheduler import Scheduler
 from assay.rollout.seeds import uniforms
 from assay.rollout.selfcheck import prepare
 from assay.rollout.sequence import Sequence
+from assay.rollout.weights import causal_lm_of
 
 PASSES = 8
 """Turns of the event loop after a step: enough for a finished rollout to reach its verifier, and for a verdict back."""
@@ -79,7 +80,7 @@ class NativeEngine:
         """
         self._runner = prepare(model, prefill_tokens, dtype, snapshot)
         self._network = self._runner.network
-        causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
+        causal_lm = causal_lm_of(model)
         self._tokenizer = tokenizer
         self._stop = stop_tokens(causal_lm, tokenizer) if stop is None else stop
         context = getattr(causal_lm.config.get_text_config(), "max_position_embeddings", None)
@@ -98,6 +99,11 @@ class NativeEngine:
     def version(self) -> int:
         """The policy version that tokens sampled from now on carry."""
         return self._version
+
+    @property
+    def path(self) -> str:
+        """How answers are made, in words."""
+        return f"native, {self._network.path}"
 
     @property
     def limits(self) -> Limits:

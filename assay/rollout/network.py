@@ -20,6 +20,8 @@ class Network(Protocol):
     """Precision of hidden states, keys and values."""
     device: torch.device
     masks: LayerMasks
+    path: str
+    """Whose forward it is, in words."""
 
     def forward(self, ids: Tensor, positions: Tensor, mask: Tensor | dict[str, Tensor], view: CacheView) -> Tensor:
         """Logits (B, V) after the last of the tokens ``ids`` (B, T) at ``positions`` (B, T).
@@ -35,6 +37,8 @@ class Network(Protocol):
 
 class GeneralNetwork:
     """transformers' forward on the trainer's tensors, or on a copy in another precision (`GenerationWeights`)."""
+
+    path = "transformers' own forward"
 
     def __init__(self, model: nn.Module, dtype: torch.dtype | None = None, *, snapshot: bool = False) -> None:
         self._weights = GenerationWeights(model, dtype, snapshot=snapshot)

@@ -22,7 +22,13 @@ from assay.rollout.sampling import Sampling
 from assay.rollout.sequence import Sequence
 from assay.rollout.weights import GenerationWeights
 
-TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05, torch.int8: 0.5}
+TOLERANCE = {
+    torch.float64: 1e-3,
+    torch.float32: 1e-3,
+    torch.bfloat16: 0.1,
+    torch.float16: 0.05,
+    torch.int8: 0.5,
+}
 """Allowed norm of the difference of centred logits over the norm of the logits: rounding is well below, a
 wrong position or mask is near 1."""
 STEPS = 3

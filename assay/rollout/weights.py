@@ -17,6 +17,11 @@ from torch import nn
 from assay.errors import AssayError
 
 
+def causal_lm_of(model: Any) -> Any:
+    """The Hugging Face causal LM itself, inside a peft wrapper or not."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 class GenerationWeights:
     """The module to generate with, and how it follows the trainer's."""
 
@@ -32,9 +37,8 @@ class GenerationWeights:
 
     @property
     def causal_lm(self) -> Any:
-        """The Hugging Face causal LM itself, inside a peft wrapper or not."""
-        unwrap = getattr(self.module, "get_base_model", None)
-        return unwrap() if unwrap else self.module
+        """The copy's causal LM: see `causal_lm_of`."""
+        return causal_lm_of(self.module)
 
     @torch.no_grad()
     def refresh(self) -> None:

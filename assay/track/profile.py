@@ -125,7 +125,7 @@ class Profiler:
         return found
 
     def _start(self) -> None:
-        """Begin to record, on all threads: the native engine works in one of its own."""
+        """Begin to record, on all threads: an engine may work in one of its own."""
         from torch.profiler import profile, supported_activities
 
         session = profile(activities=supported_activities(), record_shapes=True, experimental_config=_all_threads())

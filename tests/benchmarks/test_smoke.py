@@ -41,7 +41,6 @@ def finished(programs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory)
     model, results, printed = save_tiny(folder / "model"), folder / "results", {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(programs["harness"], "RESULTS", results)
-        patch.setattr(programs["harness"], "GEMM_SIZES", {"cpu": 128})
         for name, options in TINY.items():
             said = f"{name}.py --device cpu --model {model} --rounds {ROUNDS} --save {options}"
             patch.setattr(sys, "argv", said.split())
@@ -85,6 +84,11 @@ def test_the_page_shows_every_result(finished: Any, programs: Any) -> None:
         assert f"## {name}\n" in text
         assert f"**{saved['ratio']:.2f}**" in text
         assert all(f"| {side} |" in text for side in saved["sides"])
+
+
+def test_the_page_of_the_repository_is_made_from_its_results(programs: Any) -> None:
+    page = programs["page"]
+    assert page.text(FOLDER / "results") == page.PAGE.read_text(encoding="utf-8"), "run benchmarks/page.py"
 
 
 def test_a_device_is_described_on_the_page(finished: Any, programs: Any) -> None:

@@ -17,6 +17,7 @@ from assay.loop.trainer import Outcome
 from assay.policy.flops import Costs, Work, costs_of, decode_flops, update_flops
 from assay.policy.model import load_model
 from assay.recipe.schema import ModelRecipe, Recipe
+from assay.rollout.engine import Stats
 from assay.track.console import make_console
 from assay.track.rollouts import read
 
@@ -63,13 +64,13 @@ def test_the_work_of_a_run_is_that_of_its_rollouts(place: Path) -> None:
     costs = costs_of(load_model(str(place / "model"), ModelRecipe(), torch.device("cpu")))
     rows, prompts = read(outcome.folder), prompt_lengths(outcome)
     fed = [(prompts[r.admission], r.tokens - 1) for r in rows]  # the last token is not fed back
-    generated = decode_flops(
-        costs,
-        rows=sum(n for _, n in fed),
+    did = Stats(
+        decode_rows=sum(n for _, n in fed),
         attended=sum(n * p + n * (n + 1) // 2 for p, n in fed),
         prefill_tokens=sum(prompts.values()),
         prefilled=len(prompts),
     )
+    generated = decode_flops(costs, did)
     trained = Work()
     for admission, p in prompts.items():
         lengths = [r.tokens for r in rows if r.admission == admission and r.advantage]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import pytest
 import torch
 from rollout_helpers import TEXTS, TOKENIZER, logits_of, prompt, requests, run
@@ -48,7 +49,7 @@ def logits_along(network, n_steps=14, seed=3) -> torch.Tensor:
     """Logits (steps, rows, V) of two prompts prefilled together and fed the same random tokens."""
     generator = torch.Generator().manual_seed(seed)
     runner = ModelRunner(network, 200)
-    rows = [Sequence(Request(0, prompt(text), 1, Sampling(max_tokens=99)), 0, None) for text in TEXTS[:3]]  # type: ignore[arg-type]
+    rows = [Sequence(Request(0, prompt(text), 1, Sampling(max_tokens=99)), 0, np.empty(0)) for text in TEXTS[:3]]
     with torch.no_grad():
         steps = [runner.prefill(rows, [0, 1, 2])]
         for _ in range(n_steps):
@@ -70,6 +71,11 @@ def test_logits_are_those_of_the_general_path(family):
 def test_common_families_are_fused_and_others_served_by_the_general_path(family):
     assert isinstance(prepare(tiny_model(family), 100, None, False).network, FusedNetwork)
     assert isinstance(prepare(tiny_model("gpt2"), 100, None, False).network, GeneralNetwork)
+
+
+def test_an_engine_says_whose_forward_it_uses():
+    assert NativeEngine(tiny_model("qwen3"), TOKENIZER).path == "native, fused products"
+    assert NativeEngine(tiny_model("gpt2"), TOKENIZER).path == "native, transformers' own forward"
 
 
 def test_a_family_that_only_looks_alike_is_left_to_the_general_path():

@@ -1,0 +1,72 @@
+"""What single choices gain, each beside its alternative: the numbers behind the reasons in docs/benchmarks.md.
+
+Decoding (tokens/s): transformers' forward, fused products, those with weights packed for MKL, the same from a second
+thread, and 8-bit products. The update (seconds): its memory in pages of 4 KiB or 2 MiB. And the price of narrow
+decoding: how far the engine's log-probs are from the trainer's. Every side is a process of its own; they take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import harness
+from choice import NETWORKS
+from workers import Worker
+
+from assay.data.demo_model import resolve_model_path
+
+PROGRAM = Path(__file__).resolve().parent / "choice.py"
+PAGES = {"4 KiB": "0", "2 MiB": "1"}
+
+
+def main() -> None:
+    """Measure all sides, and print what the choices for decoding gain together."""
+    parser = harness.arguments(__doc__ or "")
+    parser.add_argument("--prompts", type=int, default=16)
+    parser.add_argument("--samples", type=int, default=8, help="answers to each prompt")
+    parser.add_argument("--tokens", type=int, default=32, help="length of every answer")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        gaps = {}
+        for precision in ("float32", "bfloat16", "int8"):
+            with start(chosen, Path(folder), kind="gap", way=precision, precision=precision) as worker:
+                gaps[precision] = worker.about
+        decoded = turns(chosen, Path(folder), "decode", {way: {} for way in NETWORKS}, "tokens/s")
+        pages = {name: {"THP_MEM_ALLOC_ENABLE": value} for name, value in PAGES.items()}
+        updated = turns(chosen, Path(folder), "update", pages, "s")
+    ratio = decoded["decode packed"].median / decoded["decode general"].median
+    harness.finish("choices", ratio, decoded | updated, harness.settings(chosen), chosen.save, details=gaps)
+
+
+def turns(
+    chosen: argparse.Namespace, folder: Path, kind: str, ways: dict[str, dict[str, str]], unit: str
+) -> dict[str, harness.Measured]:
+    """Measure each way in turn."""
+    with ExitStack() as stack:
+
+        def side(way: str, environment: dict[str, str]) -> Callable[[int], float]:
+            worker = stack.enter_context(start(chosen, folder, environment, kind=kind, way=way, precision="float32"))
+            return lambda seed: worker.ask("round", seed=seed)["figure"]
+
+        sides = {f"{kind} {way}": side(way, environment) for way, environment in ways.items()}
+        return harness.alternate(sides, chosen.rounds, unit)
+
+
+def start(chosen: argparse.Namespace, folder: Path, environment: dict[str, str] | None = None, **said: Any) -> Worker:
+    """The program of a side, warm."""
+    sizes = {"prompts": chosen.prompts, "samples": chosen.samples, "tokens": chosen.tokens}
+    name = f"{said['kind']} {said['way']}"
+    file = folder / f"{name}.json"
+    file.write_text(json.dumps({"model": resolve_model_path(chosen.model), **sizes, **said}), encoding="utf-8")
+    return Worker(name, [sys.executable, str(PROGRAM), str(file)], folder / f"{name}.log", environment or {})
+
+
+if __name__ == "__main__":
+    main()
