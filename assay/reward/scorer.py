@@ -1,11 +1,10 @@
-"""A prompt and its rollouts -> verdicts: the recipe's parts are judged in the pool and summed."""
+"""A prompt and its rollouts -> verdicts: the recipe's parts are judged and summed."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
 
 from assay.data.conventions import column_at
 from assay.errors import UserError
@@ -14,8 +13,8 @@ from assay.recipe.schema import RewardPart, RewardRecipe
 from assay.records import Prompt, Rollout, Verdict
 from assay.reward.combine import combine
 from assay.reward.function import is_function, read_source
-from assay.reward.pool import Pool, Reply
-from assay.reward.trial import Finding, judge
+from assay.reward.jury import Jury
+from assay.reward.trial import Finding
 from assay.reward.verifier import Case, Part
 from assay.reward.verifiers.length import Length, LengthOptions
 
@@ -38,22 +37,21 @@ class Scorer:
         self.names: tuple[str, ...] = distinct_names(recipe)
         """Names of the parts, in the order of the recipe, then ``overlong`` if it is on."""
         self._weights = [part.weight for part in recipe.parts] + [1.0] * (self._overlong is not None)
-        self._pool = Pool(parts, workers=recipe.workers, timeout_s=recipe.timeout_s)
+        self._jury = Jury(parts, workers=recipe.workers, timeout_s=recipe.timeout_s)
 
     @property
     def per_group(self) -> bool:
         """Does a part see all rollouts of a prompt at once? Then none can be judged before its siblings."""
-        return any(self._pool.ready.per_group)
+        return any(self._jury.per_group)
 
     async def score(self, prompt: Prompt, rollouts: Sequence[Rollout]) -> list[Verdict]:
         """The verdict of each rollout, in the order given. Nothing that a verifier does makes it raise."""
         if not rollouts:
             return []
-        ready = self._pool.ready
         judged = await asyncio.gather(
             *(
-                self._judge(index, [self._case(prompt, rollout, ready.wants_ids[index]) for rollout in rollouts])
-                for index in range(len(ready.per_group))
+                self._jury.judge(index, [self._case(prompt, rollout, wants_ids) for rollout in rollouts])
+                for index, wants_ids in enumerate(self._jury.wants_ids)
             )
         )
         by_part = [*judged]
@@ -70,13 +68,6 @@ class Scorer:
             for findings in zip(*by_part, strict=True)
         ]
 
-    async def _judge(self, index: int, cases: Sequence[Case]) -> list[Finding]:
-        async def ask(cases: Sequence[Case], canary: bool) -> Reply:
-            return await asyncio.wrap_future(self._pool.submit(index, cases, canary=canary))
-
-        together = [cases] if self._pool.ready.per_group[index] else [[case] for case in cases]
-        return list(chain.from_iterable(await asyncio.gather(*(judge(ask, some) for some in together))))
-
     def _case(self, prompt: Prompt, rollout: Rollout, wants_ids: bool = False) -> Case:
         return Case(
             completion=rollout.text,
@@ -92,11 +83,11 @@ class Scorer:
 
     def processes(self) -> list[int]:
         """Process ids of the workers."""
-        return self._pool.processes()
+        return self._jury.processes()
 
     def close(self) -> None:
-        """Kill the workers; verdicts still awaited fail. May be called twice."""
-        self._pool.close()
+        """Kill the workers, hang up on services; verdicts still awaited fail. May be called twice."""
+        self._jury.close()
 
     def __enter__(self) -> Scorer:
         return self

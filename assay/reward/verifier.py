@@ -15,7 +15,7 @@ from assay.records import REWARDED, Finish, Message, Outcome
 from assay.registry import Registry
 
 Options = TypeVar("Options", bound=Section)
-Build = TypeVar("Build", bound="Callable[..., Verifier]")
+Build = TypeVar("Build", bound="Callable[..., Verifier | AsyncVerifier]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,15 +82,43 @@ class Verifier(Protocol):
         ...
 
 
+class AsyncVerifier(Protocol):
+    """Judges by asking a service: it waits and does not compute, so it runs in the trainer's process, many at once.
+
+    Called in one event loop of a thread of its own. It bounds its own time; what it cannot get is ``unavailable``.
+    Called plainly with one case (by tools, or in a worker) it asks, closes, and returns.
+    """
+
+    @property
+    def per_group(self) -> bool:
+        """Does it judge all rollouts of a prompt at once?"""
+        ...
+
+    async def judge(self, cases: Sequence[Case]) -> list[Judgement]:
+        """Judge cases that belong together, in the order given."""
+        ...
+
+    async def close(self) -> None:
+        """Close its connections; it may be used again."""
+        ...
+
+    def __call__(self, case: Case) -> Judgement:
+        """Judge one completion and close."""
+        ...
+
+
 @dataclass(frozen=True)
 class Factory(Generic[Options]):
     """Makes a verifier from the ``options`` of its reward part."""
 
     name: str
     options_type: type[Options]
-    build: Callable[[Options], Verifier]
+    build: Callable[[Options], Any]
+    """A :class:`Verifier`; an :class:`AsyncVerifier` where ``remote``."""
+    remote: bool = False
+    """Does it ask a service? Then it is not sent to a worker process."""
 
-    def __call__(self, options: Mapping[str, Any]) -> Verifier:
+    def __call__(self, options: Mapping[str, Any]) -> Any:
         """Check the options and build; UserError for options that are unknown or of a wrong kind."""
         return self.build(read_options(self.options_type, options, self.name))
 
@@ -99,11 +127,14 @@ verifiers: Registry[Factory[Any]] = Registry("verifier")
 """Built-in verifiers by name, complete once ``assay.reward.verifiers`` is imported."""
 
 
-def register(name: str, options_type: type[Section]) -> Callable[[Build], Build]:
-    """Return a decorator that files a verifier (a class or function of its options) under ``name``."""
+def register(name: str, options_type: type[Section], *, remote: bool = False) -> Callable[[Build], Build]:
+    """Return a decorator that files a verifier (a class or function of its options) under ``name``.
+
+    ``remote``: it is an :class:`AsyncVerifier`.
+    """
 
     def file(build: Build) -> Build:
-        verifiers.register(name)(Factory(name, options_type, build))
+        verifiers.register(name)(Factory(name, options_type, build, remote))
         return build
 
     return file
