@@ -14,6 +14,7 @@ from typing import Any
 from assay.errors import UserError, nearest
 from assay.records import Finish
 from assay.registry import Registry
+from assay.reward.json_request import comparison_asked, place_asked
 from assay.reward.verifier import Case, verifiers
 
 _FINISHES: tuple[Finish, ...] = ("stop", "length", "cancelled", "error")
@@ -79,6 +80,22 @@ def form(tests: Mapping[str, Any], question: str) -> Plan:
 def length(tests: Mapping[str, Any], question: str) -> Plan:
     """``tests.unit`` with ``min``, ``max``: how long the answer may be."""
     return Plan("length", {key: tests[key] for key in ("unit", "min", "max") if key in tests})
+
+
+@readers.register("json")
+def structured(tests: Mapping[str, Any], question: str) -> Plan:
+    """``tests.schema``; ``instruction``: where the JSON may stand; ``compare``: how it is held against the gold."""
+    place, tag = place_asked(tests.get("instruction") or question)
+    options = {"place": place, "tag": tag, "parse_only": not tests.get("schema") and not tests.get("compare")}
+    if tests.get("compare"):
+        options |= comparison_asked(str(tests["compare"]))
+    return Plan("json", options, columns={"schema": tests.get("schema")})
+
+
+@readers.register("ifeval")
+def instructions(tests: Mapping[str, Any], question: str) -> Plan:
+    """``tests.constraints``: the instructions with their arguments."""
+    return Plan("ifeval", columns={"constraints": tests["constraints"]} if "constraints" in tests else {})
 
 
 def read_line(row: Mapping[str, Any], where: str, verifier: str | None = None) -> ScoredLine:

@@ -17,11 +17,11 @@ from assay.reward.verifier import verifiers
 
 assert assay.reward.verifiers
 DATA = Path(__file__).parents[1] / "data"
-READY = {"math", "gsm8k", "choice", "format"}
+READY = {"math", "gsm8k", "choice", "format", "json", "ifeval", "length"}
 """Kinds whose verifier is finished."""
 ROWS = [
     row
-    for name in ("verifier_cases.jsonl", "verifier_cases_more.jsonl")
+    for name in ("verifier_cases.jsonl", "verifier_cases_more.jsonl", "verifier_cases_structure.jsonl")
     for line in (DATA / name).read_text(encoding="utf-8").splitlines()
     if (row := json.loads(line))["kind"] in READY
 ]
