@@ -94,9 +94,11 @@ def jail_command(folders: Sequence[str]) -> list[str]:
     for number, stream in enumerate(("stdin", "stdout", "stderr")):
         command += ["--symlink", f"/proc/self/fd/{number}", f"/dev/{stream}"]
     command += ["--symlink", "/proc/self/fd", "/dev/fd", "--ro-bind", str(GUEST), f"{_INSIDE}/guest"]
-    for path in (*_LIBRARIES, *_python_files()):
-        if os.path.exists(path):
-            command += ["--ro-bind", path, path]
+    shown = [path for path in (*_LIBRARIES, *_python_files()) if os.path.exists(path)]
+    for place in _ancestors([*shown, *folders]):  # made here, for bubblewrap's own are closed to other users
+        command += ["--dir", place]
+    for path in shown:
+        command += ["--ro-bind", path, path]
     for hidden in _site_folders():
         command += ["--tmpfs", hidden]
     for path in folders:
@@ -104,6 +106,15 @@ def jail_command(folders: Sequence[str]) -> list[str]:
     for read_only in (*_site_folders(), "/"):
         command += ["--remount-ro", read_only]
     return [*command, "--chdir", "/tmp"]
+
+
+def _ancestors(paths: Sequence[str]) -> list[str]:
+    """Every folder above these, outermost first.
+
+    >>> _ancestors(["/usr/lib/python", "/lib"])
+    ['/usr', '/usr/lib']
+    """
+    return sorted({str(above) for path in paths for above in Path(path).parents} - {"/"})
 
 
 def _python_files() -> Iterator[str]:
