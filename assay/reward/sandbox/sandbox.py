@@ -104,9 +104,7 @@ class Sandbox:
                     with suppress(Broken):
                         Channel(peer_end).send({"mode": "functions", "source": source})
                     trusted = replace(limits, seconds=2 * limits.seconds + 5, memory_mb=max(limits.memory_mb, 1024))
-                    judge = template.start(
-                        trusted, [nothing, words[1], words[1], theirs.fileno(), peer_end.fileno()]
-                    )
+                    judge = template.start(trusted, [nothing, words[1], words[1], theirs.fileno(), peer_end.fileno()])
                 watch = _Watch(template, program, judge, Channel(ours), deadline, limits.seconds)
                 try:
                     with suppress(Broken):

@@ -19,7 +19,7 @@ from assay.reward.sandbox import jail
 from assay.reward.sandbox.limits import Limits
 
 Isolation = Literal["bwrap", "none"]
-"""``bwrap``: namespaces, no capabilities, nothing of the host in sight. ``none``: rlimits only, for trusted programs."""
+"""``bwrap``: namespaces, no capabilities, nothing of the host in sight. ``none``: rlimits only, for trusted code."""
 
 _START_SECONDS = 30.0
 _KILL_SECONDS = 20.0
@@ -46,7 +46,7 @@ class Template:
         jail.check_platform()
         self._ids = 0
         self._ended: dict[int, Ended] = {}
-        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = jail.boot(theirs.fileno(), isolation == "bwrap", packages)

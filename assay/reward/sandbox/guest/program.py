@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import atexit
 import importlib
-import io
 import os
 import socket
 import sys
 import threading
 import traceback
 import types
-from typing import NoReturn
+from typing import Literal, NoReturn, TextIO, cast
 
 from .wire import Channel
 
@@ -36,9 +35,9 @@ def run(peer: bool) -> NoReturn:
     """Do what the first message on the channel says, and exit."""
     from . import functions, tests
 
-    sys.stdin = sys.__stdin__ = io.open(0, encoding="utf-8", closefd=False)  # noqa: UP020 - builtins may be patched
-    sys.stdout = sys.__stdout__ = io.open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: UP020
-    sys.stderr = sys.__stderr__ = io.open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: UP020
+    sys.stdin = sys.__stdin__ = _stream(0, "r", "strict")
+    sys.stdout = sys.__stdout__ = _stream(1, "w", "surrogateescape")
+    sys.stderr = sys.__stderr__ = _stream(2, "w", "backslashreplace")
     channel = Channel(socket.socket(fileno=3))
     job = channel.receive()
     if job["mode"] == "script":
@@ -50,6 +49,10 @@ def run(peer: bool) -> NoReturn:
     elif peer:
         tests.run(channel, Channel(socket.socket(fileno=4)), job)
     os._exit(0)
+
+
+def _stream(descriptor: int, mode: Literal["r", "w"], errors: str) -> TextIO:
+    return cast("TextIO", open(descriptor, mode, encoding="utf-8", errors=errors, closefd=False))
 
 
 def make_module(name: str, source: str, file: str) -> types.ModuleType:
@@ -89,7 +92,7 @@ def _status(code: object) -> int:
 def leave(status: int) -> NoReturn:
     """Exit as the interpreter does: wait for threads, run exit handlers, flush."""
     try:
-        threading._shutdown()
+        threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         sys.stdout.flush()
     except BaseException:

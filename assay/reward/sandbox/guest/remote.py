@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import itertools
 import secrets
+import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -171,7 +172,7 @@ class Peer:
             base = RuntimeError
         if known == name:
             return base
-        return self._exceptions.setdefault(name, type(name, (base,), {}))
+        return self._exceptions.setdefault(name, types.new_class(name, (base,)))
 
     def _exception(self, name: str, bases: list[str], text: str) -> Exception:
         kind = self._exception_class(name, bases)
@@ -198,6 +199,7 @@ class Remote:
         return object.__getattribute__(self, "_peer").do(what, self, *args)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it in its process."""
         return object.__getattribute__(self, "_peer").do("call", self, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:

@@ -83,7 +83,7 @@ class Template:
             if self._control in ready and not self._obey():
                 break
             for descriptor in ready:
-                if descriptor in self._ended:
+                if isinstance(descriptor, int):
                     self._reap(descriptor)
             if not ready:
                 self._look()

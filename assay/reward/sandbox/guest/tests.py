@@ -25,10 +25,31 @@ from .program import make_module
 from .remote import Missing, Peer
 from .wire import Broken, Channel, NotPlain
 
-_KNOWN_MODULES = (
-    "bisect collections copy datetime decimal fractions functools heapq io itertools json math operator os random re "
-    "string sys time typing unittest"
-).split()
+_KNOWN_MODULES = frozenset(
+    [
+        "bisect",
+        "collections",
+        "copy",
+        "datetime",
+        "decimal",
+        "fractions",
+        "functools",
+        "heapq",
+        "io",
+        "itertools",
+        "json",
+        "math",
+        "operator",
+        "os",
+        "random",
+        "re",
+        "string",
+        "sys",
+        "time",
+        "typing",
+        "unittest",
+    ]
+)
 """Modules that tests may use without importing them."""
 _ENTRY, _SAME = "_entry_point", "_same"
 """Names for tests that are made of pairs of arguments and results."""
@@ -122,7 +143,7 @@ def _offer_names(
     """Put the program's functions where the tests look for them: the entry point, and names that are nobody's."""
     free = _free_names(tree)
     found: dict[str, Any] = {}
-    wanted = sorted({*free, *([entry_point] if entry_point else [])})
+    wanted: list[str] = sorted(free | ({entry_point} if entry_point else set()))
     for name in wanted:
         if name == "candidate" and entry_point:
             continue
@@ -241,5 +262,3 @@ def _wants_memory(asserts: list[ast.Assert]) -> bool:
             inner = test.operand if isinstance(test, ast.UnaryOp) else test
             expected.setdefault(ast.dump(inner), set()).add(type(test).__name__)
     return any(len(values) > 1 for values in expected.values())
-
-

@@ -101,7 +101,9 @@ def decode(found: Any, other: Callable[[str, Any], Any] | None = None, real: Cal
         raise Broken(f"a wrong {tag}: {type(error).__name__}") from None
 
 
-def _decode_tagged(tag: str, content: Any, other: Callable[[str, Any], Any] | None, real: Callable[[float], Any]) -> Any:
+def _decode_tagged(
+    tag: str, content: Any, other: Callable[[str, Any], Any] | None, real: Callable[[float], Any]
+) -> Any:
     if tag == "int":
         return int(content, 16)
     if tag == "float":
