@@ -39,6 +39,7 @@ CORE: Mapping[str, str] = {
     "pyyaml": "6",
     "typer": "0.15",
     "rich": "13.7",
+    "jsonschema": "4.21",
     "math-verify": "0.7",
     "jinja2": "3.1",
 }
