@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := code,demo,tensorboard,dev
+EXTRAS := code,demo,tensorboard,judge,serve,dev
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench docs clean

@@ -143,7 +143,7 @@ class Fleet:
         from tenacity.wait import wait_exponential_jitter
 
         start = self.options.backoff_s
-        backoff = wait_exponential_jitter(initial=start, max=_LONGEST_BACKOFF, jitter=start)
+        backoff = wait_exponential_jitter(multiplier=start, max=_LONGEST_BACKOFF, jitter=start)
 
         def wait(state: RetryCallState) -> float:
             error = state.outcome.exception() if state.outcome is not None else None
