@@ -1,4 +1,4 @@
-"""The command: `assay train | sft | eval | sample | show | export | report | explain | fetch | doctor`.
+"""The command: `assay train | sft | eval | sample | show | export | report | explain | serve-reward | fetch | doctor`.
 
 Exit status 0 done; 1 the run failed; 2 the user can mend it, in one line that says what, where and how; 130
 interrupted, with the command that resumes. A traceback is shown with ``--debug`` only.
@@ -172,6 +172,35 @@ def explain(
     from assay.recipe.load import load_recipe
 
     explain_recipe(None if recipe is None else load_recipe(recipe, overrides or []), Console())
+
+
+@app.command("serve-reward")
+def serve_reward(
+    model: Annotated[str, typer.Argument(help="Folder of a sequence classifier, or hub name.", show_default=False)],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 8100,
+    max_batch: Annotated[int, typer.Option(min=1, help="Most completions in a batch.")] = 32,
+    max_wait_ms: Annotated[float, typer.Option(min=0, help="How long the first of a batch waits for more.")] = 5.0,
+    device: Annotated[str, typer.Option(help="auto, or a torch device.")] = "auto",
+    label: Annotated[
+        int | None, typer.Option(help="Of several labels, the one whose probability is the score.")
+    ] = None,
+) -> None:
+    """Serve a reward model over HTTP, for the verifier reward_model."""
+    from functools import partial
+
+    from assay.reward.serve.server import serve_reward as serve
+
+    serve(
+        model,
+        host=host,
+        port=port,
+        max_batch=max_batch,
+        max_wait_s=max_wait_ms / 1000,
+        device=device,
+        label=label,
+        say=partial(print, flush=True),
+    )
 
 
 @app.command()
