@@ -31,6 +31,7 @@ from assay.recipe.load import Resolved, check_recipe, check_resume, difference, 
 from assay.recipe.schema import Recipe
 from assay.records import Group
 from assay.reward.scorer import Scorer
+from assay.reward.selection import check_rows
 from assay.rollout.engine import Engine, sampling_of
 from assay.rollout.engines import make_engine
 from assay.sync.weights import Weights
@@ -141,6 +142,7 @@ def load_data(recipe: Recipe, tokenizer: Any) -> tuple[PromptSet, PromptSet | No
     held_out = None
     if has_held_out(recipe):
         held_out = load_prompts(recipe.data, tokenizer, "eval", gold)
+    check_rows(recipe.reward, (*prompts.prompts, *(held_out.prompts if held_out else ())))
     return prompts, held_out
 
 

@@ -18,6 +18,7 @@ from assay.recipe.load import Resolved
 from assay.recipe.schema import DataRecipe, ModelRecipe, Recipe, RolloutRecipe
 from assay.records import Prompt, Rollout
 from assay.reward.scorer import Scorer
+from assay.reward.selection import check_rows
 from assay.rollout.engine import Engine, Request
 from assay.rollout.engines import make_engine
 from assay.rollout.sampling import Sampling
@@ -35,6 +36,7 @@ async def _assess(recipe: Recipe, console: Console) -> dict[str, dict[str, float
     check_model(place, recipe.model)
     tokenizer = load_tokenizer(place, recipe.model)
     held_out = load_prompts(recipe.data, tokenizer, "eval", recipe.reward.gold)
+    check_rows(recipe.reward, held_out.prompts)
     with Scorer(recipe.reward, recipe.rollout.max_tokens) as scorer:
         engine = _engine(recipe, place, tokenizer)
         try:

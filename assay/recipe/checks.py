@@ -170,6 +170,42 @@ def reward_parts(recipe: Recipe) -> Iterator[Refusal]:
         yield Refusal("objective.estimator", reason)
 
 
+def reward_gates(recipe: Recipe) -> Iterator[Refusal]:
+    """A gate looks back at a part that is there; sums and products are read by estimators of the one reward."""
+    reward = recipe.reward
+    names = part_names(reward)
+    for place, part in enumerate(reward.parts):
+        if part.when is not None and part.when.part not in names[:place]:
+            known = ", ".join(names[:place]) or "none: the first part has no gate"
+            reason = f"{part.when.part!r} is no earlier part (earlier: {known})"
+            yield Refusal(f"reward.parts[{place}].when.part", reason)
+    gated = any(part.when for part in reward.parts)
+    if recipe.objective.estimator == "gdpo" and (gated or reward.combine == "product"):
+        reason = "'gdpo' adds up the parts itself and reads neither gates nor products: use grpo, or a plain sum"
+        yield Refusal("objective.estimator", reason)
+    if reward.combine == "product":
+        for place, part in enumerate(reward.parts):
+            if part.weight != 1:
+                reason = f"{part.weight:g} only scales a product (reward.combine): leave it out"
+                yield Refusal(f"reward.parts[{place}].weight", reason)
+
+
+def reward_rows(recipe: Recipe) -> Iterator[Refusal]:
+    """Parts for some rows need the column that tells the rows apart, and the reverse."""
+    reward = recipe.reward
+    chosen = [place for place, part in enumerate(reward.parts) if part.rows]
+    if reward.verifier_column is None and chosen:
+        yield Refusal(f"reward.parts[{chosen[0]}].rows", "needs reward.verifier_column, whose values it lists")
+    if reward.verifier_column is not None and not chosen:
+        reason = f"{reward.verifier_column!r} chooses nothing: no part of reward.parts has rows (say rows: [math])"
+        yield Refusal("reward.verifier_column", reason)
+    for place, part in enumerate(reward.parts):
+        taken = {value for earlier in reward.parts[:place] for value in earlier.rows}
+        if part.rows and set(part.rows) <= taken:
+            reason = f"{', '.join(part.rows)} are all judged by earlier parts: the first part with a name is taken"
+            yield Refusal(f"reward.parts[{place}].rows", reason)
+
+
 def overlong_share(recipe: Recipe) -> Iterator[Refusal]:
     """A punished share of less than a token punishes nothing."""
     share, cap = recipe.reward.overlong_buffer, recipe.rollout.max_tokens
@@ -246,6 +282,8 @@ CHECKS: tuple[Check, ...] = (
     cut_distribution,
     no_replacements,
     reward_parts,
+    reward_gates,
+    reward_rows,
     overlong_share,
     unbuilt_estimator,
     live_anchor,

@@ -121,6 +121,15 @@ class RolloutRecipe(Section):
     """How often a rollout whose verdict was invalid (the verifier's fault) is sampled anew."""
 
 
+class Gate(Section):
+    """What must hold for a reward part to count."""
+
+    part: str
+    """Name of an earlier part."""
+    at_least: float = 1.0
+    """The least score of that part."""
+
+
 class RewardPart(Section):
     """One verifier in the weighted sum that is the reward."""
 
@@ -132,13 +141,22 @@ class RewardPart(Section):
     """Its name in metrics; absent: the verifier's."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Settings of the verifier itself."""
+    when: Gate | None = None
+    """The part counts only when another part's score reaches a threshold: ``{part: math, at_least: 1}``."""
+    rows: list[str] = Field(default_factory=list)
+    """Values of ``reward.verifier_column`` whose rows this part judges; empty: every row."""
 
 
 class RewardRecipe(Section):
     """How answers are judged."""
 
     parts: list[RewardPart] = Field(default_factory=lambda: [RewardPart(verifier="number")], min_length=1)
-    """Weighted sum; the first part also says what counts as correct."""
+    """Weighted sum; the first part that judges a row also says what counts as correct."""
+    combine: Literal["sum", "product"] = "sum"
+    """``sum`` of weight times score, or the ``product`` of the scores."""
+    verifier_column: str | None = None
+    """Column that names, for each row, the part or parts (a list) that judge it: for each name the first part
+    with it among its ``rows``."""
     gold: str = "answer"
     """The column with the right answer."""
     overlong_buffer: float = Field(default=0.0, ge=0, le=1)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 from jsonschema import FormatChecker
 from jsonschema.exceptions import SchemaError, ValidationError, best_match
@@ -78,9 +78,10 @@ def read_schema(schema: Any) -> Schema:
     if not isinstance(schema, (Mapping, bool)):
         raise BadSchema(f"a schema must be an object, not {type(schema).__name__}")
     plain = _floats(schema)
-    draft = validator_for(plain, default=None) or validator_for({"$schema": _DRAFT})
-    if isinstance(plain, dict) and "$schema" in plain and validator_for(plain, default=None) is None:
-        raise BadSchema(f"unknown $schema {str(plain['$schema'])[:80]!r}")
+    named = plain.get("$schema", _DRAFT) if isinstance(plain, dict) else _DRAFT
+    draft = validator_for({"$schema": named}, default=cast(Any, None))
+    if draft is None:
+        raise BadSchema(f"unknown $schema {str(named)[:80]!r}")
     try:
         draft.check_schema(plain)
     except SchemaError as error:

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 from assay.data.conventions import column_at
 from assay.errors import UserError
-from assay.recipe.derived import part_names
+from assay.recipe.derived import OVERLONG, part_names
 from assay.recipe.schema import RewardPart, RewardRecipe
 from assay.records import Prompt, Rollout, Verdict
-from assay.reward.combine import combine
+from assay.reward.combine import Term, combine
 from assay.reward.function import is_function, read_source
 from assay.reward.jury import Jury
+from assay.reward.selection import parts_for
 from assay.reward.trial import Finding
 from assay.reward.verifier import Case, Part
 from assay.reward.verifiers.length import Length, LengthOptions
@@ -33,10 +34,11 @@ class Scorer:
         self._max_tokens = max_tokens
         self._overlong: Length | None = None
         if recipe.overlong_buffer > 0:
-            self._overlong = Length(LengthOptions(buffer=recipe.overlong_buffer, penalty=recipe.overlong_penalty))
+            self._overlong = Length(_shape(recipe))
         self.names: tuple[str, ...] = distinct_names(recipe)
         """Names of the parts, in the order of the recipe, then ``overlong`` if it is on."""
-        self._weights = [part.weight for part in recipe.parts] + [1.0] * (self._overlong is not None)
+        self._recipe = recipe
+        self._terms = [Term(name, part.weight, part.when) for name, part in zip(self.names, recipe.parts, strict=False)]
         self._jury = Jury(parts, workers=recipe.workers, timeout_s=recipe.timeout_s)
 
     @property
@@ -48,22 +50,28 @@ class Scorer:
         """The verdict of each rollout, in the order given. Nothing that a verifier does makes it raise."""
         if not rollouts:
             return []
-        judged = await asyncio.gather(
+        try:
+            chosen = parts_for(self._recipe, prompt.columns)
+        except UserError as error:
+            return [Verdict(None, "verifier_error", message=str(error)) for _ in rollouts]
+        wants_ids = self._jury.wants_ids
+        by_part = await asyncio.gather(
             *(
-                self._jury.judge(index, [self._case(prompt, rollout, wants_ids) for rollout in rollouts])
-                for index, wants_ids in enumerate(self._jury.wants_ids)
+                self._jury.judge(index, [self._case(prompt, rollout, wants_ids[index]) for rollout in rollouts])
+                for index in chosen
             )
         )
-        by_part = [*judged]
+        terms = [self._terms[index] for index in chosen]
         if self._overlong is not None:
             cases = [self._case(prompt, rollout) for rollout in rollouts]
             by_part.append([Finding(self._overlong(case), 0.0) for case in cases])
+            terms.append(Term(OVERLONG, added=True))
         return [
             combine(
-                self.names,
-                self._weights,
+                terms,
                 [finding.judgement for finding in findings],
                 sum(finding.seconds for finding in findings),
+                self._recipe.combine,
             )
             for findings in zip(*by_part, strict=True)
         ]
@@ -100,6 +108,10 @@ class Scorer:
 
     async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.close)
+
+
+def _shape(recipe: RewardRecipe) -> LengthOptions:
+    return LengthOptions.model_validate({"buffer": recipe.overlong_buffer, "penalty": recipe.overlong_penalty})
 
 
 def distinct_names(recipe: RewardRecipe) -> tuple[str, ...]:

@@ -158,6 +158,26 @@ CASES = [
         ["reward.parts[1].name=strict"],
     ),
     (
+        ["reward.parts=[{verifier: number}, {verifier: format, when: {part: math}}]"],
+        "reward.parts[1].when.part 'math' is no earlier part (earlier: number)",
+        ["reward.parts[1].when.part=number"],
+    ),
+    (
+        ["reward.parts=[{verifier: number}, {verifier: format, weight: 2}]", "reward.combine=product"],
+        "reward.parts[1].weight 2 only scales a product (reward.combine): leave it out",
+        ["reward.parts[1].weight=1"],
+    ),
+    (
+        ["reward.parts=[{verifier: number, rows: [sum]}]"],
+        "reward.parts[0].rows needs reward.verifier_column, whose values it lists",
+        ["reward.verifier_column=kind"],
+    ),
+    (
+        ["reward.verifier_column=kind"],
+        "reward.verifier_column 'kind' chooses nothing: no part of reward.parts has rows",
+        ["reward.parts=[{verifier: number, rows: [sum]}]"],
+    ),
+    (
         ["reward.parts[0].weight=0"],
         "reward.parts all weights are 0: every reward would be 0",
         ["reward.parts[0].weight=-1"],
