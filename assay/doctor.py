@@ -40,7 +40,7 @@ CORE: Mapping[str, str] = {
     "typer": "0.15",
     "rich": "13.7",
     "jsonschema": "4.21",
-    "math-verify": "0.7",
+    "mpmath": "1.3",
     "jinja2": "3.1",
 }
 """Packages without which nothing works, with their lowest version, as pyproject.toml lists them."""

@@ -17,7 +17,7 @@ from assay.reward.verifier import Case
 Place = Literal["whole", "last_line", "tagged", "boxed"]
 """Where an answer is looked for."""
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:\{|(?P<bare>-?\d+(?:\.\d+)?)(?![\d.]*\w))")
 _BETWEEN_BOXES = re.compile(r"(?:[^\w\\]|\b(?:or|and)\b|\\[,;!]|\\quad|\\\\)*", re.IGNORECASE)
 
 
@@ -49,7 +49,8 @@ def after_thinking(case: Case, opening: str = "<think>", closing: str = "</think
     """
     text = case.completion
     if closing in text:
-        return Extraction(text.rsplit(closing, 1)[1])
+        spoken = text.rsplit(closing, 1)[1]
+        return Extraction(None, "the thinking was never closed") if opening in spoken else Extraction(spoken)
     if opening in text or case.prompt.rstrip().endswith(opening):
         return Extraction(None, "the thinking was never closed")
     return Extraction(text)
@@ -64,6 +65,9 @@ def boxes(text: str) -> tuple[list[Box], bool]:
     found: list[Box] = []
     for match in _BOX.finditer(text):
         if found and match.start() < found[-1].end:  # a box inside a box belongs to the outer one
+            continue
+        if match["bare"]:  # \boxed 42
+            found.append(Box(match["bare"], match.start(), match.end()))
             continue
         end = _closing_brace(text, match.end())
         if end is None:

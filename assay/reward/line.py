@@ -60,7 +60,7 @@ def math(tests: Mapping[str, Any], question: str) -> Plan:
 @readers.register("gsm8k")
 def gsm8k(tests: Mapping[str, Any], question: str) -> Plan:
     """Without a question the prompt asked for ``####``; one that does not name it leaves the form free."""
-    return Plan("number", {"extract": "last" if "no fixed answer format" in question else "hash"})
+    return Plan("gsm8k")
 
 
 @readers.register("choice")
@@ -105,7 +105,7 @@ def read_line(row: Mapping[str, Any], where: str, verifier: str | None = None) -
 
     >>> line = read_line({"kind": "gsm8k", "completion": "#### 7", "gold": "7"}, "a.jsonl:1")
     >>> line.id, line.verifier, line.case.gold
-    ('a.jsonl:1', 'number', '7')
+    ('a.jsonl:1', 'gsm8k', '7')
     """
     completion, tests = row.get("completion"), row.get("tests") or {}
     if not isinstance(completion, str):

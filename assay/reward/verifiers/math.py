@@ -1,40 +1,40 @@
-r"""``math``: mathematical equality by math-verify (sympy), after one strict reading of where the answer
-stands.
+r"""``math``: mathematical equality, after one strict reading of where the answer stands and what it says.
 
-math-verify's own time-outs use SIGALRM, which fails off the main thread and does not interrupt C code; they
-are switched off, because this verifier runs in a worker process that can be killed. Plain numbers are
-compared as exact rationals and never reach sympy. Left out: proofs, and units beyond literal equality.
+Accepts another spelling of the same: LaTeX or plain text, another order of a set, an equivalent equation, an interval
+for an inequality, both roots for a plus-or-minus, a unit that the question asks for, exact conversions. Rejects what is
+only near: a rounded value, one root of two, a closed interval for an open one, another unit, the right-hand side of an
+equation that was not solved, several different answers, an answer taken back or contradicted. A gold answer that
+cannot be read is the row's fault. Values are compared exactly or to a hundred digits; sizes are estimated before
+anything is computed. Left out: proofs, integrals and limits left standing, answers up to a constant that is not named.
 """
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
-from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from assay.recipe.schema import Section
-from assay.reward.extraction import after_thinking, boxed, boxes, last_line, tagged
-from assay.reward.verifier import Case, Judgement, Verifier, no_answer, register, verifier_error
+from assay.reward.commitment import Commitment, committed
+from assay.reward.extraction import Box, after_thinking, boxes, last_line
+from assay.reward.mathematics.equality import same_answer
+from assay.reward.mathematics.notation import plain
+from assay.reward.verifier import Case, Judgement, no_answer, register, verifier_error
 from assay.reward.verifiers.number import canonical, single_number
 
-_CUE = re.compile(r"(?i:answer|result)\b[*_\s]*(?:[:=]|\bis\b)[*_\s:]*(?P<slot>[^\n]+)")
-_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf|textit|mbox)\s*\{([^{}]*)\}")
-_UNIT = re.compile(
-    r"(?<=[\d})])\s*(?:\\[,;! ]|~)*\s*\\(?:text|mathrm|mbox)\s*\{\s*([A-Za-z][^{}]*)\}(?:\^\{?[23]\}?)?\s*$"
+_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_CUE = re.compile(r"(?i:\b(?:answer|result)\b|final\s+value)[*_\s]*(?:[:=]|\bis\b|\bequals\b)[*_\s:]*(?P<slot>[^\n]+)")
+_STATED = re.compile(r"(?i:\banswer\b)[*_\s]*(?:[:=]|\bis\b)[*_\s:$]*(?P<slot>-?\d[\d.,/]*)")
+_CUT = re.compile(r"(?<=[\w)}$*%])[.!?](?=\s+[A-Z(]|[\s*]*$).*|,?\s+(?:because|since|which|where|as)\s.*", re.DOTALL)
+_LEAD = re.compile(r"^(?:so|thus|hence|therefore|then|and so|we get|we have|this gives)\b[,:]?\s*", re.IGNORECASE)
+_TAIL = re.compile(r".*\b(?:is|are|equals|get|gives|obtain|have)\b[:\s]*(?P<tail>\S.*)", re.IGNORECASE | re.DOTALL)
+_INLINE = re.compile(r"(?<!\\)\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]")
+_NO_GOLD = re.compile(
+    r"\W*|none|null|nan|n/?a|tbd|unknown|no answer|(?:see|refer to)\b.*|.*\banswers? (?:may|will) vary.*|proof\b.*"
+    r"|.*\[asy\].*|.*\\includegraphics.*|!\[.*|.*\bhttps?://.*|.*<img.*|error\b.*|.*\\begin\{(?:asy|tikz).*",
+    re.IGNORECASE | re.DOTALL,
 )
-_DEGREES = re.compile(r"\s*\^\s*\{?\\circ\}?|\s*°|\s*\\text\{\s*degrees?\s*\}|\s*\bdegrees?\b")
-_PERCENT = re.compile(r"\s*(?:\\%|%|\\text\{\s*percent\s*\}|\bpercent\b)\s*$")
-_BASE = re.compile(r"(\d+)_\{?(\d+)\}?(?:\\text\{[^{}]*\})?")
-_REPEATING = re.compile(r"(\d*)\.(\d*)\\overline\{(\d+)\}")
-_MIXED = re.compile(r"(?<![\d.}])(\d+)\s*\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}")
-_SCIENTIFIC = re.compile(r"(-?\d+(?:\.\d+)?)\s*\\(?:times|cdot)\s*10\s*\^\s*\{?(-?\d{1,3})\}?")
-_PLAIN_CODE = re.compile(r"(?=.*(?:\*|sqrt\(|\bpi\b))[\w\s.,+*/^()-]+")
-_POSITIVE = re.compile(r"\bpositive\b|> ?0", re.IGNORECASE)
-_DIGIT_GROUPS = re.compile(r"(?<=\d)(?:,\s*\\!|\\!\s*,|\{,\}|\\,|\\!)\s*(?=\d{3})")
+_SYMBOLS = re.compile(r"\\(?:emptyset|varnothing|infty|\{\s*\\\}|pi)|∅|∞|π|\{\}|[√½-¾²³]")
 
 
 class MathOptions(Section):
@@ -44,197 +44,104 @@ class MathOptions(Section):
     """`boxed` accepts only `\\boxed{}`; `auto` falls back to `<answer>`, `Answer: ...`, the last line."""
 
 
-@dataclass(frozen=True)
-class MathTools:
-    """The two functions of math-verify that are used, imported where the verifier is built."""
-
-    parse: Callable[[str], list[Any]]
-    """LaTeX -> sympy values, empty when it cannot be read."""
-    equal: Callable[[list[Any], list[Any], bool], bool]
-    """Gold, answer, are all unknowns positive -> are they the same mathematical object?"""
-
-
 @register("math", MathOptions)
-def math(options: MathOptions) -> Verifier:
-    """Build the verifier: imports math-verify and sympy."""
-    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
-
-    for name in ("math_verify.parser", "math_verify.grader"):  # they warn once that time-outs are off
-        logging.getLogger(name).setLevel(logging.ERROR)
-    configs = [LatexExtractionConfig(), ExprExtractionConfig()]
-    parse_untimed: Callable[..., list[Any]] = partial(parse, parsing_timeout=cast(Any, None))
-
-    def read(text: str) -> list[Any]:
-        for spelling in (f"${_latex_of_code(text)}$", text):
-            if found := parse_untimed(spelling, configs, fallback_mode="no_fallback"):
-                return found
-        return []
-
-    def equal(gold: list[Any], answer: list[Any], positive: bool) -> bool:
-        exact = _rational(gold), _rational(answer)
-        if exact[0] is not None and exact[1] is not None:
-            return exact[0] == exact[1]
-        if verify(gold, answer, float_rounding=12, numeric_precision=30, timeout_seconds=None):
-            return True
-        return positive and verify(_positive(gold), _positive(answer), timeout_seconds=None)
-
-    return Math(options, MathTools(read, equal))
-
-
-def _latex_of_code(text: str) -> str:
-    r"""``2*pi*r`` as LaTeX; other texts unchanged. Never evaluated as code: the text is the policy's.
-
-    >>> _latex_of_code("2*pi*sqrt(3)**2"), _latex_of_code(r"2\pi r")
-    ('2 \\cdot \\pi  \\cdot \\sqrt{3}^2', '2\\pi r')
-    """
-    if not _PLAIN_CODE.fullmatch(text):
-        return text
-    text = re.sub(r"sqrt\(([^()]*)\)", r"\\sqrt{\1}", text.replace("**", "^"))
-    return re.sub(r"\bpi\b", r"\\pi ", text).replace("*", r" \cdot ")
-
-
-def _rational(values: list[Any]) -> Any | None:
-    """The one rational number that was parsed, exactly: math-verify rounds, and so merges tiny numbers."""
-    from sympy import Expr
-
-    if len(values) != 1 or not isinstance(values[0], Expr) or values[0].free_symbols:
-        return None
-    value = values[0].doit()
-    return value if value.is_Rational else None
-
-
-def _positive(values: list[Any]) -> list[Any]:
-    """The values with every unknown taken to be positive."""
-    from sympy import Basic, Symbol, simplify
-
-    def replaced(value: Any) -> Any:
-        if not isinstance(value, Basic):
-            return value
-        names = {symbol: Symbol(str(symbol), positive=True) for symbol in value.free_symbols}
-        return simplify(value.xreplace(names))
-
-    return [replaced(value) for value in values]
-
-
 @dataclass(frozen=True)
 class Math:
     """Score 1 when answer and gold are mathematically the same, else 0."""
 
     options: MathOptions
-    tools: MathTools
 
     def __call__(self, case: Case) -> Judgement:
-        """Find the answer, compare texts, then exact numbers, then expressions."""
-        gold = _normalise(str(case.gold)) if case.gold is not None else ""
-        gold = ", ".join(boxed(gold)) or gold.strip().strip("$").strip()
+        """Find the answer that the completion stands by, and compare it with the gold one."""
+        gold = gold_text(case.gold)
         if not gold:
-            return verifier_error("the gold answer is missing")
+            return verifier_error(f"the gold answer {str(case.gold)[:60]!r} is missing or is no answer")
         spoken = after_thinking(case)
-        answer = self._answer(_normalise(spoken.text)) if spoken.text is not None else None
-        if answer is None:
-            return no_answer(spoken.why or r"no answer in a closed, filled \boxed{}")
-        right = self._same(gold, answer, bool(_POSITIVE.search(case.prompt)))
+        found, why = self._found(spoken.text) if spoken.text is not None else (None, spoken.why)
+        question = asked(case)
+        if found is None:
+            if same_answer(gold, gold, question) is None:
+                return verifier_error(f"the gold answer {gold[:60]!r} cannot be read")
+            return no_answer(why)
+        answer = ", ".join(found.answers)
+        right = same_answer(gold, answer, question)
         if right is None:
             return verifier_error(f"the gold answer {gold[:60]!r} cannot be read")
-        number = single_number(answer)
-        spelling = canonical(number) if number is not None else " ".join(answer.split())
-        return Judgement(float(right), "scored", spelling, "" if right else f"not {gold[:60]}")
+        fault = "" if right else f"not {gold[:60]}"
+        if right and found.withdrawn:
+            fault = "it was taken back"
+        elif right and contradicted(answer, found.rest):
+            fault = "another answer follows"
+        return Judgement(float(not fault), "scored", spelling(answer), fault)
 
     def canary(self, gold: Any) -> str:
         """The gold answer in a box."""
-        return rf"\boxed{{{gold}}}"
+        return rf"\boxed{{{gold_text(gold)}}}"
 
-    def _answer(self, text: str) -> str | None:
+    def _found(self, text: str) -> tuple[Commitment | None, str]:
+        """What the text stands by, or why there is nothing."""
         found, left_open = boxes(text)
-        if found or left_open or self.options.extract == "boxed":
-            return ", ".join(boxed(text)) or None
-        if places := [place for place in tagged(text, "answer") if place]:
-            return places[-1]
-        cues = [match["slot"] for match in _CUE.finditer(text)]
-        return (cues[-1] if cues else last_line(text) or "").strip("*_ $.`") or None
-
-    def _same(self, gold: str, answer: str, positive: bool) -> bool | None:
-        """Are they equal? ``None`` when the gold answer cannot be read."""
-        if "".join(gold.split()) == "".join(answer.split()):
-            return None if "[asy]" in gold else True
-        gold, answer, agree = _same_units(gold, answer)
-        numbers = _exact_number(gold), _exact_number(answer)
-        if numbers[0] is not None and numbers[1] is not None:
-            return agree and numbers[0] == numbers[1]
-        parsed = self.tools.parse(gold) if "[asy]" not in gold else []
-        if not parsed:
-            return None
-        if not agree or (_BASE.fullmatch(gold) and not _BASE.fullmatch(answer)):
-            return False
-        if _tower(answer) > 2 >= _tower(gold):
-            return False  # not to be evaluated: larger than any memory
-        return self.tools.equal(parsed, self.tools.parse(answer), positive)
+        missing = r"no answer in a closed, filled \boxed{}"
+        if left_open:
+            return None, missing
+        if found or self.options.extract == "boxed":
+            stands = committed(text, found)
+            return (stands if stands.answers and found[-1].content.strip() else None), missing
+        return _unboxed(text), "no answer in <answer>, after Answer: or on the last line"
 
 
-def _normalise(text: str) -> str:
-    """ASCII digits and minus signs, digit groups closed up, ``\\text{27}`` unwrapped."""
-    text = "".join(
-        str(int(c)) if c.isdecimal() and not c.isascii() else "-" if c in "\u2212\uff0d" else c for c in text
-    )
-    text = _DIGIT_GROUPS.sub("", text)
-    return _TEXT.sub(lambda found: found[1] if re.fullmatch(r"\s*[-\d.,/]+\s*", found[1]) else found[0], text)
+def gold_text(gold: Any) -> str:
+    r"""The gold answer without a box and dollars around it; empty when it is missing or is no answer.
 
-
-def _same_units(gold: str, answer: str) -> tuple[str, str, bool]:
-    """Both without unit, degree and percent signs, and whether those agree.
-
-    A sign or unit that only one of them has repeats what the question asks for; two different ones disagree.
+    >>> gold_text(r"$\boxed{\frac12}$"), gold_text("[asy] draw(x); [/asy]"), gold_text(7), gold_text(True)
+    ('\\frac12', '', '7', '')
     """
-    gold_degrees, answer_degrees = _DEGREES.sub("", gold), _DEGREES.sub("", answer)
-    bare_gold, bare_answer = _PERCENT.sub("", gold_degrees), _PERCENT.sub("", answer_degrees)
-    units = _UNIT.search(bare_gold), _UNIT.search(bare_answer)
-    agree = True
-    if units[0] and units[1]:
-        agree = units[0][1].strip() == units[1][1].strip()
-    return _UNIT.sub("", bare_gold).strip(), _UNIT.sub("", bare_answer).strip(), agree
+    if gold is None or isinstance(gold, (bool, dict)):
+        return ""
+    if isinstance(gold, (list, tuple)):
+        return gold_text(gold[0]) if len(gold) == 1 else ""
+    text = str(gold).strip()
+    found, left_open = boxes(text)
+    if left_open:
+        return ""
+    text = ", ".join(box.content for box in found) or text.strip("$").strip()
+    return "" if _NO_GOLD.fullmatch(text) and not _SYMBOLS.search(text) else text
 
 
-def _tower(text: str) -> int:
-    r"""How many exponents stand on each other.
-
-    >>> _tower("7^{7^{7^{7}}}"), _tower("7^7^7^7"), _tower("x^2y^2+z^{2}w^{3}=1")
-    (3, 3, 1)
-    """
-    deepest, depth, base, scopes, last = 0, 0, 0, [], -1
-    for position, character in enumerate(text):
-        if character == "^":
-            chained = last >= 0 and re.fullmatch(r"\d+|[A-Za-z]", text[last + 1 : position])
-            depth = depth + 1 if chained else base + 1
-            deepest, last = max(deepest, depth), position
-        elif character == "{":
-            scopes.append((base, depth))
-            base = depth if text[position - 1 : position] == "^" else base
-        elif character == "}" and scopes:
-            base, depth = scopes.pop()
-    return deepest
+def asked(case: Case) -> str:
+    """The question: the last message of the user, else the prompt."""
+    said = [message for message in case.messages if message.get("role") == "user"]
+    return str(said[-1].get("content") or "") if said else case.prompt
 
 
-def _exact_number(text: str) -> Fraction | None:
-    r"""The value of plain, mixed, repeating and scientific numbers; ``None`` for everything else.
+def contradicted(answer: str, rest: str) -> bool:
+    """Does a later "the answer is ..." name another number?"""
+    return any(same_answer(answer, match["slot"].rstrip(".,")) is False for match in _STATED.finditer(rest))
 
-    >>> _exact_number(r"3\frac{1}{2}"), _exact_number(r"1.\overline{3}"), _exact_number(r"4.2\times 10^{-7}")
-    (Fraction(7, 2), Fraction(4, 3), Fraction(21, 50000000))
-    >>> _exact_number("6x"), _exact_number("-0")
-    (None, Fraction(0, 1))
-    """
-    text = text.strip().strip("$")
-    text = re.sub(r"^(?:[A-Za-z]\s*=\s*)", "", text)
-    sign = -1 if text.startswith("-") else 1
-    size = text.removeprefix("-").strip()
-    if match := _REPEATING.fullmatch(size):
-        whole, fixed, cycle = match.groups()
-        scale = 10 ** len(fixed)
-        return sign * (
-            Fraction(int((whole + fixed) or 0), scale) + Fraction(int(cycle), scale * (10 ** len(cycle) - 1))
-        )
-    if match := _MIXED.fullmatch(size):
-        whole, top, bottom = map(int, match.groups())
-        return sign * (whole + Fraction(top, bottom)) if bottom else None
-    if match := _SCIENTIFIC.fullmatch(text):
-        return Fraction(match[1]) * Fraction(10) ** int(match[2])
-    return single_number(text)
+
+def spelling(answer: str) -> str:
+    """One spelling of an answer, for votes and logs."""
+    number = single_number(answer)
+    return canonical(number) if number is not None else plain(answer)[:500]
+
+
+def _unboxed(text: str) -> Commitment | None:
+    for places in (
+        [Box(match[1], match.start(), match.end()) for match in _TAG.finditer(text)],
+        [Box(_trimmed(match["slot"]), match.start(), match.end()) for match in _CUE.finditer(text)],
+    ):
+        if (found := committed(text, places)).answers:
+            return found
+    line = last_line(re.sub(r"^\s*(?:```.*|-{3,}|\*{3,})$", "", text, flags=re.MULTILINE))
+    if not line:
+        return None
+    line = _trimmed(_LEAD.sub("", line.strip("*_ `")))
+    inline = ["".join(match) for match in _INLINE.findall(line)]
+    tail = _TAIL.fullmatch(line)
+    answer = inline[0] if len(inline) == 1 else tail["tail"] if tail else line
+    return Commitment((answer,)) if answer.strip(" .$*") else None
+
+
+def _trimmed(slot: str) -> str:
+    """An answer's line up to the end of its sentence."""
+    return _CUT.sub("", slot).strip("*_ `")
