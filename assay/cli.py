@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from assay.errors import AssayError
-from assay.hardware import ask_for_huge_pages
+from assay.hardware import ask_for_huge_pages, keep_freed_memory
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -230,6 +230,7 @@ def main() -> None:
     debug = "--debug" in sys.argv  # wherever it stands
     words = [word for word in sys.argv[1:] if word != "--debug"]
     ask_for_huge_pages()
+    keep_freed_memory()
     try:
         app(["--debug", *words] if debug else words)
     except AssayError as error:

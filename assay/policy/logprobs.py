@@ -14,6 +14,7 @@ from assay.errors import UserError
 from assay.objective.layout import wide
 from assay.policy.head import Head
 from assay.policy.packing import MicroBatch, Tree, assemble
+from assay.policy.ragged import NAME, Rows
 from assay.rollout.masks import LayerMasks
 from assay.rollout.weights import causal_lm_of
 
@@ -39,6 +40,8 @@ class Scorer:
     autocast: bool
     """Are the weights wider than that?"""
     device: torch.device
+    ragged: bool = False
+    """Does the trunk take the tokens alone, and rows in its attention only? (:mod:`assay.policy.ragged`)"""
 
     def logprobs(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:
         """Natural-log probabilities and entropies of the scored tokens, both (n,).
@@ -46,14 +49,23 @@ class Scorer:
         log p = (logits / temperature)[target] - logsumexp(logits / temperature); the entropy is of the same softmax.
         """
         micro = micro.to(self.device)
+        mask = self.masks.build(micro.positions, micro.positions, self.compute, micro.related())
         with torch.autocast(self.device.type, dtype=self.compute, enabled=self.autocast):
-            hidden = self.trunk(
-                input_ids=micro.input_ids,
-                attention_mask=self.masks.build(micro.positions, micro.positions, self.compute, micro.related()),
-                position_ids=micro.positions.clamp(min=0),
-                use_cache=False,
-            ).last_hidden_state
-        return self.head(hidden.flatten(0, 1)[micro.predicts], micro.targets)
+            if self.ragged:
+                rows = Rows(micro.places(), *micro.input_ids.shape)
+                ids, positions = (array.flatten()[rows.places][None] for array in (micro.input_ids, micro.positions))
+                hidden, predicts = self._hidden(ids, positions, mask, rows=rows), rows.tokens[micro.predicts]
+            else:
+                hidden, predicts = self._hidden(micro.input_ids, micro.positions.clamp(min=0), mask), micro.predicts
+        return self.head(hidden.flatten(0, 1)[predicts], micro.targets)
+
+    def n_forwarded(self, micro: MicroBatch) -> int:
+        """Tokens that pass the trunk, padding too where it does."""
+        return micro.n_tokens if self.ragged else micro.n_padded
+
+    def _hidden(self, ids: Tensor, positions: Tensor, mask: Tensor | dict[str, Tensor], **more: Any) -> Tensor:
+        output = self.trunk(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, **more)
+        return output.last_hidden_state
 
     @torch.no_grad()
     def logprobs_of_all(self, micros: Sequence[MicroBatch], n_tokens: int) -> Tensor:
@@ -76,7 +88,8 @@ def make_scorer(
 ) -> Scorer:
     """Take a Hugging Face causal LM (or its peft wrapper) apart into trunk and head, and check that it was right.
 
-    Raises UserError for an architecture whose trunk and head do not reproduce its own logits.
+    The trunk is ragged where the model's attention can be (it goes through SDPA and passes on what it is given), else
+    it forwards padded rows. Raises UserError for an architecture whose trunk and head do not reproduce its own logits.
     """
     inner = causal_lm_of(model)
     trunk: Any = inner.base_model
@@ -90,33 +103,48 @@ def make_scorer(
         autocast=autocast,
         device=device,
     )
-    _check(inner, replace(scorer, compute=masters, autocast=False))
+    plain = replace(scorer, compute=masters, autocast=False)
+    if inner.config._attn_implementation in ("sdpa", NAME):
+        inner.set_attn_implementation(NAME)
+        if _wrong(inner, replace(plain, ragged=True)) is None:
+            return replace(scorer, ragged=True)
+        inner.set_attn_implementation("sdpa")
+    wrong = _wrong(inner, plain)
+    if wrong is not None:
+        raise UserError(f"model: {wrong}")
     return scorer
 
 
 @torch.no_grad()
-def _check(model: Any, scorer: Scorer) -> None:
-    """Compare trunk + head under our masks with the model's own logits on two short sequences that share a prompt."""
+def _wrong(model: Any, scorer: Scorer) -> str | None:
+    """How trunk + head under our masks differ from the model's own logits; ``None`` where they do not.
+
+    Three short sequences, two of which share a prompt, in two rows of different lengths.
+    """
     config = model.config.get_text_config()
-    ids = (torch.arange(7) * 7 + 3) % min(config.vocab_size, 1000)
-    prompt, responses = ids[:3], (ids[3:5], ids[5:7])
-    tree = Tree(0, prompt, responses, (torch.arange(2), torch.arange(2, 4)))
+    ids = (torch.arange(11) * 7 + 3) % min(config.vocab_size, 1000)
+    first, second = ids[:3], ids[7:9]
+    answers = ids[3:5], ids[5:7], ids[9:11]
+    trees = (
+        Tree(0, first, answers[:2], (torch.arange(2), torch.arange(2, 4))),
+        Tree(1, second, answers[2:], (torch.arange(4, 6),)),
+    )
+    sequences = [torch.cat(pair)[None] for pair in ((first, answers[0]), (first, answers[1]), (second, answers[2]))]
+    name = type(model).__name__
     try:
-        ours, _ = scorer.logprobs(assemble([[tree]]))
-        rows = [torch.cat([prompt, response])[None].to(scorer.device) for response in responses]
-        theirs = [wide(model(input_ids=row, use_cache=False).logits[0, 2:4]) for row in rows]
-    except (TypeError, ValueError, RuntimeError, KeyError, AttributeError) as error:
+        ours, _ = scorer.logprobs(assemble([[tree] for tree in trees]))
+        theirs = [wide(model(input_ids=s.to(scorer.device), use_cache=False).logits[0, -3:-1]) for s in sequences]
+    except (TypeError, ValueError, RuntimeError, KeyError, AttributeError, IndexError) as error:
         reason = str(error).strip().split("\n")[0]
-        raise UserError(
-            f"model: {type(model).__name__} cannot be trained with shared prompts ({type(error).__name__}: {reason})"
-        ) from error
+        return f"{name} cannot be trained with shared prompts ({type(error).__name__}: {reason})"
     logs = torch.log_softmax(torch.cat(theirs) / scorer.head.temperature, -1)
-    wanted = logs.gather(1, torch.cat(responses)[:, None].to(scorer.device)).squeeze(1)
+    wanted = logs.gather(1, torch.cat(answers)[:, None].to(scorer.device)).squeeze(1)
     if wanted.isnan().any():
-        raise UserError("model: its log-probs are NaN: the weights are damaged, or too wide for their precision")
+        return "its log-probs are NaN: the weights are damaged, or too wide for their precision"
     gap = (ours - wanted).abs().max().item()
     if not gap <= (1e-3 if scorer.compute.itemsize >= 4 else 0.5):
-        raise UserError(
-            f"model: log-probs of {type(model).__name__} under packed attention differ from its own by {gap:.3g}; "
+        return (
+            f"log-probs of {name} under packed attention differ from its own by {gap:.3g}; "
             f"its architecture ({config.model_type}) is not supported for training"
         )
+    return None

@@ -7,13 +7,15 @@ Trees are laid side by side into rows, longest first, and rows into micro-batche
     row 0   [ prompt 0 | response 0 | response 1 | response 2 ]
     row 1   [ prompt 1 | response 3 ][ prompt 2 | response 5 ] padding
 
-Attention crosses neither a bracket nor two responses of one bracket.
+Attention crosses neither a bracket nor two responses of one bracket. Padding costs attention alone, where the model
+lets it (:mod:`assay.policy.ragged`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 
 import torch
@@ -21,6 +23,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from assay.policy.batch import Batch
+
+ROOM = 1.5
+"""Places in a micro-batch's rows for each token of the budget: up to a third of them may be padding."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +90,18 @@ class MicroBatch:
     """(n,) long: where each scored token lies in the batch's flat arrays; stays on the batch's device."""
 
     @property
-    def n_forwarded(self) -> int:
-        """Tokens forwarded, padding included."""
+    def n_padded(self) -> int:
+        """R * L."""
         return self.input_ids.numel()
+
+    @cached_property
+    def n_tokens(self) -> int:
+        """N, padding left out."""
+        return int((self.positions >= 0).sum())
+
+    def places(self) -> Tensor:
+        """(N,): where the tokens lie in the flattened (R*L), in order."""
+        return (self.positions.flatten() >= 0).nonzero().squeeze(1)
 
     def related(self) -> Tensor:
         """(R, L, L) bool: is key j in query i's own prompt or response? Order and windows are for the layers to say."""
@@ -109,7 +123,7 @@ class MicroBatch:
 
 
 def microbatches(batch: Batch, sequences: Sequence[int], budget: int, share_prompts: bool) -> list[MicroBatch]:
-    """Pack ``sequences`` of ``batch`` into micro-batches of at most ``budget`` forwarded tokens, padding included.
+    """Pack ``sequences`` of ``batch`` into micro-batches of at most ``budget`` tokens, in rows of ``ROOM`` times that.
 
     A single sequence longer than the budget gets a micro-batch of its own. Sequences without tokens are left out.
     """
@@ -141,16 +155,18 @@ def _fill(trees: Iterable[Tree], budget: int) -> list[list[list[Tree]]]:
     micros: list[list[list[Tree]]] = []
     while waiting:
         length = waiting[0].length
-        rows: list[list[Tree]] = [[] for _ in range(max(1, budget // length))]
+        rows: list[list[Tree]] = [[] for _ in range(max(1, int(ROOM * budget) // length))]
         room = [length] * len(rows)
+        tokens = max(budget, length)
         left: list[Tree] = []
         for tree in waiting:
             place = next((r for r, free in enumerate(room) if free >= tree.length), None)
-            if place is None:
+            if place is None or tree.length > tokens:
                 left.append(tree)
             else:
                 rows[place].append(tree)
                 room[place] -= tree.length
+                tokens -= tree.length
         micros.append([row for row in rows if row])
         waiting = left
     return micros

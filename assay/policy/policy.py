@@ -92,7 +92,7 @@ class Policy:
             "update/optimizer_steps": len(norms),
             "update/skipped_steps": skipped,
         }
-        metrics = tally.values() | prepared.describe() | counts
+        metrics = tally.values() | prepared.describe(self._scorer.n_forwarded) | counts
         if norms:
             metrics["update/grad_norm"] = sum(norms) / len(norms)
         firsts = _first_advantages(batch, prepared.advantages.advantages)

@@ -92,10 +92,10 @@ class Prepared:
             kl_coef=self.kl_coefficient,
         )
 
-    def describe(self) -> dict[str, float]:
-        """Metrics of what counts, what is forwarded and what is skipped."""
+    def describe(self, n_forwarded: Callable[[MicroBatch], int]) -> dict[str, float]:
+        """Metrics of what counts, what is forwarded (``n_forwarded``: how many tokens of one) and what is skipped."""
         counting = self.batch.step.layout.count_by_sequence(self.plan.counts) > 0
-        forwarded = sum(m.n_forwarded for mini in self.minibatches for m in mini.micros) * self.recipe.update.epochs
+        forwarded = sum(n_forwarded(m) for mini in self.minibatches for m in mini.micros) * self.recipe.update.epochs
         return {
             "update/tokens_counted": int(self.plan.counts.sum()),
             "update/tokens_forwarded": forwarded,

@@ -226,12 +226,12 @@ GLOSSARY: tuple[Metric, ...] = (
         "Mean size of the advantages: how much there was to learn.",
         note="Groups without signal have 0 and pull it down.",
     ),
-    Metric("update/tokens_forwarded", "tokens", "Tokens sent through the model, padding too; shared prompts once."),
+    Metric("update/tokens_forwarded", "tokens", "Tokens sent through the model's layers; shared prompts once."),
     Metric(
         "update/padding_share",
         "share",
-        "Padding among the tokens sent through the model: a micro-batch's rows are as long as its longest.",
-        note="update.tokens_per_microbatch decides what is packed together.",
+        "Padding among the tokens sent through the model's layers.",
+        note="0 but for models whose attention does not go through SDPA (Gemma 2 with its soft cap).",
     ),
     Metric(
         "update/tokens_counted",

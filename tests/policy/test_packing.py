@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from policy_helpers import batch_of, make_groups, rollout_of, verdict
 
 from assay.errors import UserError
-from assay.policy.packing import MicroBatch, microbatches
+from assay.policy.packing import ROOM, MicroBatch, microbatches
 from assay.records import Group, Prompt
 from assay.rollout.masks import LayerMasks
 
@@ -68,11 +68,12 @@ def test_every_token_is_scored_once_and_sees_its_own_sequence(groups, budget, sh
 
 @settings(deadline=None, max_examples=40)
 @given(steps, st.integers(1, 80), st.booleans())
-def test_the_budget_holds_padding_included(groups, budget, share):
+def test_the_budget_holds(groups, budget, share):
     batch = batch_of(groups)
     for micro in microbatches(batch, range(batch.n_sequences), budget, share):
         alone = len(set(batch.step.layout.sequence[micro.tokens].tolist())) == 1
-        assert micro.n_forwarded <= budget or alone
+        assert micro.n_tokens <= budget or alone
+        assert micro.n_padded <= ROOM * budget or len(micro.input_ids) == 1
         built = MASKS.build(micro.positions, micro.positions, torch.float32, micro.related())
         assert isinstance(built, dict)
         for mask in built.values():  # a row that sees nothing would be NaN after its softmax
@@ -84,8 +85,8 @@ def test_a_shared_prompt_is_forwarded_once():
     rollouts = tuple(rollout_of(prompt, i, ("policy", [4] * 5)) for i in range(4))
     batch = batch_of([Group(prompt, rollouts, tuple(verdict(float(i)) for i in range(4)))])
     shared, apart = (microbatches(batch, range(4), 1000, share) for share in (True, False))
-    assert sum(m.n_forwarded for m in shared) == 10 + 4 * 5
-    assert sum(m.n_forwarded for m in apart) == 4 * (10 + 5)
+    assert sum(m.n_tokens for m in shared) == 10 + 4 * 5
+    assert sum(m.n_tokens for m in apart) == 4 * (10 + 5)
 
 
 def test_lengths_of_one_to_a_thousand_waste_little_and_lose_nothing():
@@ -95,9 +96,9 @@ def test_lengths_of_one_to_a_thousand_waste_little_and_lose_nothing():
     batch = batch_of([Group(prompt, rollouts, tuple(verdict(0.0) for _ in lengths))])
     micros = microbatches(batch, range(len(lengths)), 512, share_prompts=False)
     assert sorted(t for m in micros for t in m.tokens.tolist()) == list(range(sum(lengths)))
-    assert [m.n_forwarded for m in micros[:2]] == [1002, 702]
-    assert all(m.n_forwarded <= 512 for m in micros[2:])
-    assert sum(m.n_forwarded for m in micros) <= 1.05 * sum(n + 2 for n in lengths)
+    assert [m.n_tokens for m in micros[:2]] == [1002, 702]
+    assert all(m.n_tokens <= 512 for m in micros[2:])
+    assert sum(m.n_padded for m in micros) <= 1.05 * sum(n + 2 for n in lengths)
 
 
 def test_a_prompt_without_tokens_is_refused_by_its_row():

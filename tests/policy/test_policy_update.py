@@ -305,13 +305,18 @@ def test_the_reference_is_a_model_of_its_own_without_adapters():
     assert same.update(batch, 0.1).metrics["update/kl_reference"] != 0.0, "the reference must not move along"
 
 
-def test_padding_is_what_the_rows_hold_beside_the_trees():
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_padding_is_forwarded_only_where_attention_cannot_be_ragged(attention):
     groups = make_groups(sizes=(2, 6), longest=11)
     lengths = [len(g.prompt.token_ids) + sum(len(r) for r in g.rollouts) for g in groups]
-    together, apart = (
-        make_policy(make_recipe(update__tokens_per_microbatch=budget), tiny_model()).update(batch_of(groups), 0.0)
-        for budget in (10 * max(lengths), max(lengths))
-    )
-    assert apart.metrics["update/padding_share"] == 0, "a micro-batch for each tree"
-    assert together.metrics["update/tokens_forwarded"] == 2 * max(lengths)
-    assert together.metrics["update/padding_share"] == pytest.approx(1 - sum(lengths) / (2 * max(lengths)))
+    updates = []
+    for budget in (10 * max(lengths), max(lengths)):
+        model = tiny_model()
+        model.set_attn_implementation(attention)
+        policy = make_policy(make_recipe(update__tokens_per_microbatch=budget), model)
+        updates.append(policy.update(batch_of(groups), 0.0).metrics)
+    together, apart = updates
+    forwarded = sum(lengths) if attention == "sdpa" else 2 * max(lengths)
+    assert together["update/tokens_forwarded"] == forwarded
+    assert together["update/padding_share"] == pytest.approx(1 - sum(lengths) / forwarded)
+    assert apart["update/padding_share"] == 0, "a micro-batch for each tree"

@@ -1,0 +1,89 @@
+"""The trunk over tokens alone gives what the padded rows give: log-probs, gradients, and nothing to padding."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from policy_helpers import batch_of, make_groups
+from tiny import FAMILIES, tiny_model
+from torch import Tensor
+
+from assay.policy.logprobs import Scorer, make_scorer
+from assay.policy.packing import MicroBatch, microbatches
+from assay.policy.ragged import Rows
+
+
+def scorer_of(model: Any) -> Scorer:
+    return make_scorer(model, temperature=0.8, chunk=16, compute_dtype="float32", device=torch.device("cpu"))
+
+
+def uneven() -> MicroBatch:
+    batch = batch_of(make_groups(sizes=(1, 5, 2, 3), longest=17))
+    (micro,) = microbatches(batch, range(batch.n_sequences), 4096, True)
+    assert micro.n_tokens < micro.n_padded
+    assert len(micro.input_ids) > 1
+    return micro
+
+
+def gradients(scorer: Scorer, model: Any, micro: MicroBatch) -> tuple[Tensor, dict[str, Tensor]]:
+    model.zero_grad()
+    logprobs, _ = scorer.logprobs(micro)
+    (logprobs * torch.linspace(-1, 2, len(logprobs), dtype=logprobs.dtype)).sum().backward()
+    return logprobs.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_log_probs_and_gradients_equal_those_of_padded_rows(family: str) -> None:
+    model = tiny_model(family).double()
+    ragged = scorer_of(model)
+    assert ragged.ragged
+    found, mine = gradients(ragged, model, uneven())
+    model.set_attn_implementation("sdpa")
+    wanted, theirs = gradients(replace(ragged, ragged=False), model, uneven())
+    exact = 1e-5 if family.startswith("gemma") else 1e-9  # Gemma's norms compute in float32 whatever the weights are
+    torch.testing.assert_close(found, wanted, rtol=0, atol=exact)
+    assert mine.keys() == theirs.keys()
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(mine[name], gradient, rtol=exact, atol=exact)
+
+
+def test_what_lies_at_padding_reaches_nothing() -> None:
+    """With huge values at the first token, which padding repeats, the others' results stay as they were."""
+    micro = uneven()
+    rows = Rows(micro.places(), *micro.input_ids.shape)
+    flat = torch.randn(1, 3, micro.n_tokens, 4, dtype=torch.float64, requires_grad=True)
+    back = rows.gather(rows.spread(flat).transpose(1, 2))
+    assert torch.equal(back, flat.transpose(1, 2))
+    weights = torch.randn_like(back)
+    (back * weights).sum().backward()
+    assert flat.grad is not None
+    assert torch.equal(flat.grad, weights.transpose(1, 2))
+    assert len(rows.padding) == micro.n_padded - micro.n_tokens
+
+
+def test_attention_of_another_kind_keeps_padded_rows() -> None:
+    model = tiny_model()
+    model.set_attn_implementation("eager")
+    assert not scorer_of(model).ragged
+    assert model.config._attn_implementation == "eager"
+
+
+def test_a_model_that_passes_nothing_on_to_its_attention_keeps_padded_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model()
+    for layer in model.model.layers:
+        forward = layer.self_attn.forward
+        monkeypatch.setattr(layer.self_attn, "forward", lambda *a, rows=None, forward=forward, **k: forward(*a, **k))
+    scorer = scorer_of(model)
+    assert not scorer.ragged
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_saved_config_does_not_name_our_attention(tmp_path) -> None:
+    model = tiny_model()
+    scorer_of(model)
+    model.save_pretrained(tmp_path)
+    assert "assay" not in json.dumps(json.loads((tmp_path / "config.json").read_text()))
