@@ -204,6 +204,24 @@ def serve_reward(
 
 
 @app.command()
+def score(
+    file: Annotated[str, typer.Argument(help="Completions, a JSON object a line; - reads standard input.")],
+    settings: Annotated[list[str] | None, typer.Argument(help="key=value options of --verifier.")] = None,
+    verifier: Annotated[str | None, typer.Option(help="Judge every line by it; absent: by each line's kind.")] = None,
+    completion: Annotated[str, typer.Option(help="Column of the completion.")] = "completion",
+    gold: Annotated[str, typer.Option(help="Column of the right answer.")] = "gold",
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one verdict.")] = 30.0,
+) -> None:
+    """Judge completions of any trainer: a JSON verdict a line on standard output, in the order of the file."""
+    from assay.reward.offline import Columns
+    from assay.view.scores import score as score_file
+
+    columns = Columns(completion, gold)
+    score_file(file, verifier, settings or [], workers=workers, timeout_s=timeout, columns=columns)
+
+
+@app.command()
 def fetch() -> None:
     """Fetch the demo model (SmolLM2-135M-Instruct, 93 MB) into the cache and convert it once."""
     from assay.data.demo_model import fetch_demo_model

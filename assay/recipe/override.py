@@ -41,18 +41,28 @@ def read_override(text: str) -> Override:
     >>> read_override("data.train=[a.jsonl]").value
     ['a.jsonl']
     """
+    key, value = read_pair(text, "override", "update.learning_rate=1e-6")
+    override = Override(_known_path(key), value)
+    for fault in _unknown_inside(override):
+        raise UserError(f"override: unknown key {fault!r}{meant(fault)}")
+    return override
+
+
+def read_pair(text: str, what: str, example: str) -> tuple[str, Any]:
+    """Split ``key=value`` and read the value as YAML. Raises UserError, which says ``what`` it was for.
+
+    >>> read_pair("tolerance=1e-3", "option", "tag=answer")
+    ('tolerance', 0.001)
+    """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise UserError(f"override {text!r}: write it as key=value, such as update.learning_rate=1e-6")
+        raise UserError(f"{what} {text!r}: write it as key=value, such as {example}")
     try:
         parsed = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={value}"]), resolve=False)
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         reason = getattr(error, "problem", None) or first_line(error)
-        raise UserError(f"override {text!r}: the value is broken YAML: {reason}") from None
-    override = Override(_known_path(key.strip()), cast("dict[str, Any]", parsed)["value"])
-    for fault in _unknown_inside(override):
-        raise UserError(f"override: unknown key {fault!r}{meant(fault)}")
-    return override
+        raise UserError(f"{what} {text!r}: the value is broken YAML: {reason}") from None
+    return key.strip(), cast("dict[str, Any]", parsed)["value"]
 
 
 def _known_path(written: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from assay.errors import UserError, nearest
 from assay.records import Finish
 from assay.registry import Registry
+from assay.reward.function import is_function
 from assay.reward.json_request import comparison_asked, place_asked
 from assay.reward.verifier import Case, verifiers
 
@@ -140,6 +141,8 @@ def _plan(kind: Any, tests: Mapping[str, Any], question: str, where: str) -> Pla
 
     if not isinstance(kind, str):
         raise UserError(f"{where}: no 'kind'; name a verifier: {', '.join(sorted(verifiers))}")
+    if is_function(kind):
+        return Plan(kind)
     if kind in readers:
         return readers[kind](tests, question)
     if kind in verifiers:

@@ -29,7 +29,7 @@ class Scorer:
     """
 
     def __init__(self, recipe: RewardRecipe, max_tokens: int) -> None:
-        parts = [_part(part) for part in recipe.parts]
+        parts = [load_source(part) for part in recipe.parts]
         self._gold = recipe.gold
         self._max_tokens = max_tokens
         self._overlong: Length | None = None
@@ -123,7 +123,8 @@ def distinct_names(recipe: RewardRecipe) -> tuple[str, ...]:
     return names
 
 
-def _part(part: RewardPart) -> Part:
+def load_source(part: RewardPart) -> Part:
+    """A part as workers load it, with its function's source; UserError for a file that cannot be read."""
     name = part.name or part.verifier
     if not is_function(part.verifier):
         return Part(name, part.verifier, part.options)
