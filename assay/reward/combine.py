@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,13 +31,15 @@ def combine(
     judgements: Sequence[Judgement],
     seconds: float = 0.0,
     how: Literal["sum", "product"] = "sum",
+    worst: Sequence[float] = (),
 ) -> Verdict:
     """The verdict of one rollout: reward = sum of weight * score, or the product of the scores, of what counts.
 
     A part whose gate is closed does not count: its score stays in ``parts``, and the message says so. Among
     those that count, one without a score leaves the verdict without a reward, with the worst such outcome. A
-    part that is ``unverifiable`` makes the reward 0, whatever the others gave. Otherwise the outcome is the
-    first part's. A product with a score below 0 is the lowest score: two punishments are no reward.
+    part that is ``unverifiable`` gives every part its ``worst`` score (0 without any) as far as that is a loss,
+    whatever the others gave: breaking a verifier never pays. Otherwise the outcome is the first part's. A product
+    with a score below 0 is the lowest score: two punishments are no reward.
 
     >>> terms = [Term("right"), Term("form", 0.5, Gate(part="right", at_least=1))]
     >>> verdict = combine(terms, [Judgement(1.0, answer="7"), Judgement(1.0)])
@@ -53,6 +55,7 @@ def combine(
     'form: down'
     """
     parts = {term.name: judgement.score for term, judgement in zip(terms, judgements, strict=True)}
+    shown: Mapping[str, float | None] = parts
     answer = next((judgement.answer for judgement in judgements if judgement.answer is not None), None)
     found = list(zip(terms, judgements, strict=True))
     counted = [(term, judgement) for term, judgement in found if is_open(term.when, parts)]
@@ -63,12 +66,15 @@ def combine(
         reward = None
         found = [(term, judgement) for term, judgement in invalid if judgement.outcome == outcome]
     elif unverifiable := [pair for pair in found if pair[1].outcome == "unverifiable"]:
-        outcome, reward, found = "unverifiable", 0.0, unverifiable
+        outcome, found = "unverifiable", unverifiable
+        lost = list(zip(terms, worst or [0.0] * len(terms), strict=True))
+        shown = {term.name: score for term, score in lost}
+        reward = _total([(term, score if term.weight * score < 0 else 0.0) for term, score in lost], how)
     else:
         outcome = judgements[0].outcome
         reward = _total([(term, judgement.score or 0.0) for term, judgement in counted], how)
     message = "; ".join(f"{term.name}: {said}" for term, judgement in found if (said := _said(term, judgement, parts)))
-    return Verdict(reward, outcome, parts, answer, seconds, message, judgements[0].score)
+    return Verdict(reward, outcome, shown, answer, seconds, message, judgements[0].score)
 
 
 def is_open(when: Gate | None, scores: dict[str, float | None]) -> bool:

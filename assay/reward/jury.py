@@ -34,11 +34,16 @@ class Jury:
         """By part: does it judge all rollouts of a prompt at once?"""
         self.wants_ids = tuple(index not in asked and self._ready(index)[1] for index in range(len(parts)))
         """By part: does it read ``Case.token_ids``?"""
+        self.lowest = tuple(
+            getattr(asked[index], "lowest", 0.0) if index in asked else self._ready(index)[2]
+            for index in range(len(parts))
+        )
+        """By part: the least score that it is known to give."""
 
-    def _ready(self, index: int) -> tuple[bool, bool]:
+    def _ready(self, index: int) -> tuple[bool, bool, float]:
         assert self._pool is not None
         place, ready = self._place[index], self._pool.ready
-        return ready.per_group[place], ready.wants_ids[place]
+        return ready.per_group[place], ready.wants_ids[place], ready.lowest[place]
 
     async def judge(self, index: int, cases: Sequence[Case]) -> list[Finding]:
         """What the part of this index finds of each case of one prompt, in their order."""

@@ -12,6 +12,7 @@ from assay.recipe.derived import OVERLONG, part_names
 from assay.recipe.schema import RewardPart, RewardRecipe
 from assay.records import Prompt, Rollout, Verdict
 from assay.reward.combine import Term, combine
+from assay.reward.floor import Floor
 from assay.reward.function import is_function, read_source
 from assay.reward.jury import Jury
 from assay.reward.selection import parts_for
@@ -40,6 +41,9 @@ class Scorer:
         self._recipe = recipe
         self._terms = [Term(name, part.weight, part.when) for name, part in zip(self.names, recipe.parts, strict=False)]
         self._jury = Jury(parts, workers=recipe.workers, timeout_s=recipe.timeout_s)
+        shaping = [(1.0, self._overlong.lowest)] if self._overlong is not None else []
+        weights = [part.weight for part in recipe.parts]
+        self._floor = Floor([*zip(weights, self._jury.lowest, strict=True), *shaping])
 
     @property
     def per_group(self) -> bool:
@@ -66,14 +70,19 @@ class Scorer:
             cases = [self._case(prompt, rollout) for rollout in rollouts]
             by_part.append([Finding(self._overlong(case), 0.0) for case in cases])
             terms.append(Term(OVERLONG, added=True))
+            chosen = [*chosen, len(self._terms)]
+        found = list(zip(*by_part, strict=True))
+        for findings in found:
+            self._floor.see(chosen, [finding.judgement for finding in findings])
         return [
             combine(
                 terms,
                 [finding.judgement for finding in findings],
                 sum(finding.seconds for finding in findings),
                 self._recipe.combine,
+                self._floor.scores(chosen),
             )
-            for findings in zip(*by_part, strict=True)
+            for findings in found
         ]
 
     def _case(self, prompt: Prompt, rollout: Rollout, wants_ids: bool = False) -> Case:

@@ -1,9 +1,10 @@
 """How a judgement is reached when workers time out or die: once more, then a canary, and a group one by one.
 
 A completion that makes its verifier time out twice while a completion known to be right passes in the same
-pool is the policy's doing: reward 0, ``unverifiable``. If the right one does not pass either, the verifier
-is to blame: ``verifier_timeout``. A worker that dies twice is a ``verifier_error``. When a function judges
-whole groups, each member is tried alone, and the others are judged again without those that fail.
+pool is the policy's doing: ``unverifiable``, with the least reward there is. So is one that ends its worker
+twice, or once each. If the right one does not pass either, the verifier is to blame: ``verifier_timeout`` or
+``verifier_error``, by the last try. When a function judges whole groups, each member is tried alone, and the
+others are judged again without those that fail.
 """
 
 from __future__ import annotations
@@ -36,20 +37,17 @@ async def judge(ask: Ask, cases: Sequence[Case]) -> list[Finding]:
     if isinstance(second, Answered):
         return _findings(second, first.seconds)
     spent = (first.seconds + second.seconds) / len(cases)
-    hung = isinstance(first, TimedOut) and isinstance(second, TimedOut)
     if len(cases) == 1:
-        judgement = await _sentence(ask, cases[0], second, hung)
-        return [Finding(judgement, spent)]
-    return await _one_by_one(ask, cases, second, hung, spent)
+        return [Finding(await _sentence(ask, cases[0], second), spent)]
+    return await _one_by_one(ask, cases, second, spent)
 
 
-async def _one_by_one(ask: Ask, cases: Sequence[Case], failure: Reply, hung: bool, spent: float) -> list[Finding]:
+async def _one_by_one(ask: Ask, cases: Sequence[Case], failure: Reply, spent: float) -> list[Finding]:
     alone = await asyncio.gather(*(ask([case], False) for case in cases))
     judgements: dict[int, Judgement] = {}
     for index, (case, reply) in enumerate(zip(cases, alone, strict=True)):
         if not isinstance(reply, Answered):
-            timed_out = hung and isinstance(reply, TimedOut)
-            judgements[index] = await _sentence(ask, case, reply, timed_out)
+            judgements[index] = await _sentence(ask, case, reply)
     others = [index for index in range(len(cases)) if index not in judgements]
     if others:
         # When each member passes alone, the group as a whole is what fails: nothing new to try.
@@ -61,12 +59,12 @@ async def _one_by_one(ask: Ask, cases: Sequence[Case], failure: Reply, hung: boo
     return [Finding(judgements[index], spent + alone[index].seconds) for index in range(len(cases))]
 
 
-async def _sentence(ask: Ask, case: Case, reply: Reply, hung: bool) -> Judgement:
-    """Whose fault is it? ``hung``: were all tries of this case time-outs?"""
-    if hung:
-        canary = await ask([case], True)
-        if isinstance(canary, Answered) and all(j.score is not None for j in canary.judgements):
-            return Judgement(0.0, "unverifiable", None, "timed out twice while a right answer passed")
+async def _sentence(ask: Ask, case: Case, reply: Reply) -> Judgement:
+    """Whose fault is it that a case could not be judged twice? ``reply``: how the last try ended."""
+    canary = await ask([case], True)
+    if isinstance(canary, Answered) and all(j.score is not None for j in canary.judgements):
+        how = "timed out" if isinstance(reply, TimedOut) else reply.reason if isinstance(reply, Crashed) else "failed"
+        return Judgement(0.0, "unverifiable", None, f"{how} twice while a right answer passed")
     return _blame_verifier(reply)
 
 

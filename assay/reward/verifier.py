@@ -74,7 +74,8 @@ class Verifier(Protocol):
     """Judges one case. Deterministic, without side effects; whatever it raises becomes a ``verifier_error``.
 
     A verifier may also have ``canary(gold) -> str``: the text of a completion that is surely right. It is
-    run when a case timed out, to tell a broken verifier from a completion built to hang it.
+    run when a case timed out, to tell a broken verifier from a completion built to hang it. One that gives
+    scores below 0 has ``lowest``: the least of them.
     """
 
     def __call__(self, case: Case) -> Judgement:
@@ -191,6 +192,8 @@ class LoadedPart:
     judge: Callable[[Sequence[Case]], list[Judgement]]
     canary: Callable[[Any], str] = str
     """Gold answer -> the text of a completion that is surely right."""
+    lowest: float = 0.0
+    """The least score that it gives, as far as it is known before it is used."""
     per_group: bool = False
     """Does it judge all rollouts of a prompt at once?"""
     wants_ids: bool = False

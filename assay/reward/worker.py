@@ -48,6 +48,7 @@ class Ready:
 
     per_group: tuple[bool, ...] = ()
     wants_ids: tuple[bool, ...] = ()
+    lowest: tuple[float, ...] = ()
     refusal: str = ""
     user_error: bool = False
     """Is the refusal the user's to mend?"""
@@ -60,7 +61,11 @@ def load(part: Part, modules: dict[str, types.ModuleType]) -> LoadedPart:
     if is_function(part.verifier):
         return load_function(part, modules)
     verifier = verifiers[part.verifier](part.options)
-    return LoadedPart(lambda cases: [verifier(case) for case in cases], canary=getattr(verifier, "canary", str))
+    return LoadedPart(
+        lambda cases: [verifier(case) for case in cases],
+        canary=getattr(verifier, "canary", str),
+        lowest=getattr(verifier, "lowest", 0.0),
+    )
 
 
 def judge(part: LoadedPart, cases: Sequence[Case]) -> list[Judgement]:
@@ -102,7 +107,9 @@ def main(descriptor: int) -> None:
     except Exception as error:
         connection.send(Ready(refusal=describe_error(error)))
         return
-    connection.send(Ready(tuple(p.per_group for p in parts), tuple(p.wants_ids for p in parts)))
+    connection.send(
+        Ready(tuple(p.per_group for p in parts), tuple(p.wants_ids for p in parts), tuple(p.lowest for p in parts))
+    )
     with suppress(EOFError, ConnectionError), open(os.devnull, "w") as nowhere:
         while True:
             job, index, canary, cases = connection.recv()

@@ -70,7 +70,7 @@ GLOSSARY: tuple[Metric, ...] = (
     Metric(
         "verdict/unverifiable",
         "count",
-        "Stalled the verifier twice while a known-good one passed: the policy's doing, reward 0.",
+        "Stalled or broke the verifier twice while a known-good one passed: the least reward there is.",
         (-inf, 0.0),
     ),
     Metric("verdict/verifier_error", "count", "The verifier raised an exception: no reward.", (-inf, 0.0)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -143,10 +144,34 @@ def test_a_bomb_is_the_policys_doing_and_costs_only_itself(functions: str) -> No
         (3.0, "scored"),
         (0.0, "unverifiable"),
         (0.5, "scored"),
-        (None, "verifier_error"),
+        (0.0, "unverifiable"),
     ]
     assert found[1].message == "hangs_alone: timed out twice while a right answer passed"
-    assert found[3].message == "hangs_alone: the worker exited with status 1"
+    assert found[3].message == "hangs_alone: the worker exited with status 1 twice while a right answer passed"
+
+
+def test_a_bomb_gets_less_than_any_wrong_answer(functions: str) -> None:
+    part = RewardPart(verifier=f"{functions}:hangs_alone", weight=2.0)
+    rude = RewardPart(verifier="regex", options={"pattern": "rude", "score": -1.5})
+    hedging = RewardPart(verifier="regex", name="hedging", weight=-0.25, options={"pattern": "maybe"})
+    found = verdicts(
+        recipe("number", part, rude, hedging, timeout_s=0.5, workers=2), rollouts("5 rude maybe", "4 bomb")
+    )
+    assert found[1].outcome == "unverifiable"
+    assert found[1].reward == -1.75
+    assert found[1].parts == {"number": 0.0, "hangs_alone": 0.0, "regex": -1.5, "hedging": 1.0}
+    assert (found[0].reward or 0.0) > found[1].reward
+
+
+def test_what_a_function_returns_lowers_what_a_bomb_gets(tmp_path: Path) -> None:
+    source = """
+def f(data_source, solution_str, ground_truth):
+    if "bomb" in solution_str:
+        while True: pass
+    return float(solution_str)
+"""
+    scoring = recipe(f"{write(tmp_path, source)}:f", timeout_s=0.5)
+    assert [v.reward for v in verdicts(scoring, rollouts("-3", "2", "bomb"))] == [-3.0, 2.0, -3.0]
 
 
 def test_a_bomb_in_a_group_is_found_and_its_siblings_are_judged_without_it(functions: str) -> None:
@@ -156,7 +181,7 @@ def test_a_bomb_in_a_group_is_found_and_its_siblings_are_judged_without_it(funct
         (1.0, "scored"),
         (0.0, "unverifiable"),
         (3.0, "scored"),
-        (None, "verifier_error"),
+        (0.0, "unverifiable"),
     ]
 
 
@@ -179,9 +204,7 @@ def test_two_hundred_verdicts_at_once_with_bombs_among_them(functions: str) -> N
     with Scorer(scoring, MAX_TOKENS) as scorer:
         found = asyncio.run(ask(scorer))
     for i, (verdict,) in enumerate(found):
-        expected = {"bomb": (0.0, "unverifiable"), "exit": (None, "verifier_error")}.get(
-            faults.get(i, ""), (2.0, "scored")
-        )
+        expected = (0.0, "unverifiable") if i in faults else (2.0, "scored")
         assert (verdict.reward, verdict.outcome) == expected
         assert verdict.answer == str(i)
 
@@ -251,9 +274,10 @@ HANG, CRASH = TimedOut(1.0), Crashed("died", 0.1)
         ([HANG, HANG], [HANG], (None, "verifier_timeout")),
         ([HANG, HANG], [CRASH], (None, "verifier_timeout")),
         ([HANG, HANG], [ok(None)], (None, "verifier_timeout")),
-        ([CRASH, HANG], [], (None, "verifier_timeout")),
-        ([HANG, CRASH], [], (None, "verifier_error")),
-        ([CRASH, CRASH], [], (None, "verifier_error")),
+        ([CRASH, HANG], [HANG], (None, "verifier_timeout")),
+        ([HANG, CRASH], [ok(1.0)], (0.0, "unverifiable")),
+        ([CRASH, CRASH], [ok(1.0)], (0.0, "unverifiable")),
+        ([CRASH, CRASH], [CRASH], (None, "verifier_error")),
     ],
 )
 def test_the_rule_for_a_single_case(tries: list[Reply], canary: list[Reply], expected: tuple) -> None:

@@ -116,6 +116,11 @@ class Length:
 
     options: LengthOptions
 
+    @property
+    def lowest(self) -> float:
+        """The least score that it gives."""
+        return -self.options.penalty
+
     def __call__(self, case: Case) -> Judgement:
         """Shape by the completion's number of tokens."""
         if case.max_tokens <= 0:
@@ -160,6 +165,12 @@ class Cosine:
 
     options: LengthOptions
     verifier: Verifier
+
+    @property
+    def lowest(self) -> float:
+        """The least score that it gives."""
+        o = self.options
+        return min(0.0, o.right_short, o.right_long, o.wrong_short, o.wrong_long, o.exceed)
 
     def __call__(self, case: Case) -> Judgement:
         """Judge, then shape; a judgement without a score stays as it is."""

@@ -44,6 +44,11 @@ class Regex:
 
     options: RegexOptions
 
+    @property
+    def lowest(self) -> float:
+        """The least score that it gives."""
+        return min(0.0, self.options.score)
+
     def __call__(self, case: Case) -> Judgement:
         """Search the pattern in the completion."""
         if self.options.compare and (case.gold is None or not str(case.gold).strip()):

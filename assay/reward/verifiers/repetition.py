@@ -44,6 +44,11 @@ class Repetition:
 
     options: RepetitionOptions
 
+    @property
+    def lowest(self) -> float:
+        """The least score that it gives."""
+        return -self.options.penalty
+
     def __call__(self, case: Case) -> Judgement:
         """Count the n-grams, whatever their case."""
         if re.search(rf"([^\s])\1{{{self.options.run},}}", case.completion):
