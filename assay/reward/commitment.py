@@ -25,8 +25,8 @@ _HEDGE = re.compile(
     re.IGNORECASE,
 )
 _LABEL = re.compile(
-    r"[\W_]*(?:(?:the|my|final|answers?|result|option|guess|candidate|attempt|solution|possibility|choice|try|is|or|and|"
-    r"so|first|second|third|next|last|number|no|\d+|[a-z])[\W_]*)*",
+    r"[\W_]*(?:\b(?:the|my|final|answers?|result|option|guess|candidate|attempt|solution|possibility|choice|try|is|or|"
+    r"and|so|first|second|third|next|last|number|no|\d+|[a-z])\b[\W_]*)*",
     re.IGNORECASE,
 )
 _CORRECTED = re.compile(

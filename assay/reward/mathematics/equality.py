@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import mpmath
+
 from assay.reward.mathematics.equations import same_relation
+from assay.reward.mathematics.families import same_family
 from assay.reward.mathematics.numbers import Domain, real_value, same_value
 from assay.reward.mathematics.quantities import same_quantity
 from assay.reward.mathematics.reading import Answer, Item, read
@@ -23,11 +26,14 @@ from assay.reward.mathematics.tree import (
     Group,
     Matrix,
     Node,
+    Product,
     Reals,
     Sym,
+    renamed,
     symbols,
     walk,
 )
+from assay.reward.mathematics.value import real
 from assay.reward.mathematics.words import said
 
 _ORDER = re.compile(
@@ -41,6 +47,7 @@ _REDUCED = re.compile(
 )
 _POSITIVE = re.compile(r"\bpositive\b|> ?0|\\gt ?0", re.IGNORECASE)
 _INTEGER = re.compile(r"\b(?:integers?|natural numbers?|whole numbers?)\b", re.IGNORECASE)
+_CONSTANTS = frozenset({"C", "c", "K", "C_1", "c_1"})
 _SETS_IN_WORDS = {"all real numbers": Reals("R"), "no solution": Reals("O")}
 
 
@@ -79,6 +86,10 @@ def same_answer(gold: str, answer: str, question: str = "") -> bool | None:
 def _same(gold: Answer, answer: Answer, question: Question) -> bool:
     if not answer.items:
         return False
+    if gold.letter or answer.letter:
+        sides = [[item.values[-1] for item in side.items if item.values] for side in (gold, answer)]
+        whole = all(len(nodes) == len(side.items) for nodes, side in zip(sides, (gold, answer), strict=True))
+        return whole and same_family(sides[0], gold.letter, sides[1], answer.letter)
     as_sets = _same_as_sets(gold, answer)
     if as_sets is not None:
         return as_sets
@@ -137,14 +148,16 @@ def _same_items(gold: Answer, answer: Answer, question: Question) -> bool:
     if len(golds) == len(answers) == 1:
         return _same_item(golds[0], answers[0], question)
     if len(golds) == 1:
-        if (members := _members(golds[0])) and len(members) == len(answers) and not question.says("interval"):
+        if (members := _members(golds[0])) and not answer.in_braces and not question.says("interval"):
             return _in_order(members, _by_name(answers), question)
         return all(_same_item(golds[0], item, question) for item in answers) and not answer.in_braces
     if len(answers) == 1:
         members = _members(answers[0])
-        if members is None or (_bracket(answers[0]) == "[") != (len(members) > 2):
+        if members is None or gold.in_braces or not (_is_python_list(answers[0]) or _named_apart(golds)):
             return False
         return _in_order(_by_name(golds), members, question)
+    if gold.in_braces or answer.in_braces:  # a set has each element once
+        golds, answers = _each_once(golds, question), _each_once(answers, question)
     if len(golds) != len(answers):
         return False
     names = [{item.name for item in side if item.name} for side in (golds, answers)]
@@ -159,6 +172,14 @@ def _same_items(gold: Answer, answer: Answer, question: Question) -> bool:
     return _in_any_order(bare[0], bare[1], question)
 
 
+def _each_once(items: Sequence[Item], question: Question) -> tuple[Item, ...]:
+    kept: list[Item] = []
+    for item in items:
+        if not any(_same_item(other, item, question) for other in kept):
+            kept.append(item)
+    return tuple(kept)
+
+
 def _members(item: Item) -> tuple[Item, ...] | None:
     """The items of a tuple."""
     node = item.values[0] if len(item.values) == 1 and item.unit is None else None
@@ -167,9 +188,14 @@ def _members(item: Item) -> tuple[Item, ...] | None:
     return tuple(Item(repr(member), values=(member,)) for member in node.items)
 
 
-def _bracket(item: Item) -> str:
+def _is_python_list(item: Item) -> bool:
+    """Is it ``[1, 2, 3]``, too long for an interval?"""
     node = item.values[0]
-    return node.opening if isinstance(node, Group) else ""
+    return isinstance(node, Group) and node.opening == "[" and node.closing == "]" and len(node.items) > 2
+
+
+def _named_apart(items: Sequence[Item]) -> bool:
+    return len({item.name for item in items if item.name}) == len(items)
 
 
 def _by_name(items: Sequence[Item]) -> tuple[Item, ...]:
@@ -238,12 +264,12 @@ def _is_near(value: Node, about: Node) -> bool:
     exact, rounded = real_value(value), real_value(about)
     if exact is None or rounded is None:
         return True
-    left, right = float(exact), float(rounded)
-    return abs(left - right) <= 0.02 * max(abs(left), abs(right)) + 0.01
+    left, right = (real(number, mpmath.mp) for number in (exact, rounded))
+    return bool(abs(left - right) <= max(abs(left), abs(right)) / 50 + mpmath.mpf(1) / 100)
 
 
 def _same_valued(gold: Item, answer: Item, question: Question) -> bool:
-    one, other = gold.values[-1], answer.values[0]
+    one, other = gold.values[-1], _constant_of(gold.values[-1], answer.values[0])
     equations = [isinstance(node, Chain) and node.relations == ("=",) for node in (one, other)]
     if equations[0] != equations[1]:
         if equations[1] and not gold.name and not symbols(one):
@@ -259,6 +285,14 @@ def _same_valued(gold: Item, answer: Item, question: Question) -> bool:
         if _is_letter(gold.name) and _is_letter(answer.name):
             return False
     return same_quantity(gold, answer, one, other, question.text, question.domain, same_node)
+
+
+def _constant_of(gold: Node, answer: Node) -> Node:
+    """The answer with its constant of integration called as in the gold answer."""
+    missing, extra = symbols(gold) - symbols(answer), symbols(answer) - symbols(gold)
+    if missing | extra and missing <= _CONSTANTS and extra <= _CONSTANTS and len(missing) == len(extra) == 1:
+        return renamed(answer, next(iter(extra)), next(iter(missing)))
+    return answer
 
 
 def _is_letter(name: str) -> bool:
@@ -289,6 +323,7 @@ def _right(node: Node) -> Node:
 
 def same_node(a: Node, b: Node, domain: Domain) -> bool:
     """Are two values the same: numbers and functions by value, brackets and matrices entry by entry?"""
+    a, b = _scaled(a), _scaled(b)
     if a == b:
         return True
     match a, b:
@@ -311,6 +346,15 @@ def same_node(a: Node, b: Node, domain: Domain) -> bool:
     if any(isinstance(n, (Group, Matrix, Chain, Builder, Combined, Reals)) for side in (a, b) for n in walk(side)):
         return False
     return same_value(a, b, domain)
+
+
+def _scaled(node: Node) -> Node:
+    """A matrix with a number before it, multiplied out; any other node as it is."""
+    if not isinstance(node, Product) or sum(isinstance(f, Matrix) for f in node.factors) != 1:
+        return node
+    matrix = next(f for f in node.factors if isinstance(f, Matrix))
+    rest = tuple(f for f in node.factors if f is not matrix)
+    return Matrix(tuple(tuple(Product((*rest, entry)) for entry in row) for row in matrix.rows))
 
 
 def _same_vector(matrix: Node, group: Node, domain: Domain) -> bool:

@@ -20,6 +20,8 @@ _STARTS = (-3.1, -0.9, 0.45, 1.7, 5.3)
 _LINES = 3
 _MOST_NODES = 400
 _SOLVED, _STEPS = mpmath.mpf(10) ** -20, 40
+_EXACT: Any = mpmath.MPContext()
+_EXACT.dps = 60
 
 
 def same_relation(a: Chain, b: Chain, domain: Domain) -> bool:
@@ -66,11 +68,11 @@ def _ratio(a: Node, b: Node, domain: Domain) -> Any | None:
     first = _number(found[0])
     if all(isinstance(ratio, Fraction) for ratio in found):
         return found[0] if len(set(found)) == 1 else None
-    return first if all(abs(_number(ratio) - first) <= abs(first) * mpmath.mpf(10) ** -14 for ratio in found) else None
+    return first if all(abs(_number(ratio) - first) <= abs(first) * mpmath.mpf(10) ** -40 for ratio in found) else None
 
 
 def _number(value: Any) -> Any:
-    return mpmath.mpf(value.numerator) / value.denominator if isinstance(value, Fraction) else value
+    return _EXACT.mpf(value.numerator) / value.denominator if isinstance(value, Fraction) else _EXACT.mpmathify(value)
 
 
 def _same_roots(a: Node, b: Node, unknown: str) -> bool:
@@ -104,7 +106,7 @@ def _secant(node: Node, unknown: str, point: Mapping[str, Fraction], start: Frac
                 return here
             if value == value_before:
                 return None
-            step = mpmath.mpf(value) * _number(here - before) / (value - value_before)
+            step = value * _number(here - before) / (value - value_before)
             before, value_before = here, value
             here -= _rational(step)
             if abs(here) > 10**9:

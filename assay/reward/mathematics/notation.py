@@ -33,9 +33,11 @@ _SPACES = re.compile(
 )
 _GROUPED = re.compile(r"(?<=\d)(?:\{,\}|,\s*\\[!,;:]|\\[!,;:]\s*,|\\[!,;:]|[\u00a0\u2009\u202f])\s*(?=\d{3}(?!\d))")
 _SPACED = re.compile(r"(?<![\d.,/])(\d{1,3})((?: \d{3})+)(?![\d./,]|\s*/)")
+_TIMES_TEN = re.compile(r"(?<=\d)\s*[xX]\s*10(?=\s*(?:\^|\*\*))")
+_ROW_SPACE = re.compile(r"\\\\\s*\[-?[\d.]+\s*(?:pt|em|ex|mm|cm)\]")
 _WRAPPED = re.compile(r"\\(?:mathbf|boldsymbol|bm|mathit|mathnormal|mathsf|mathtt|textnormal|emph)\s*\{([^{}]*)\}")
 _TEXTS = re.compile(r"\\(?:textbf|textit|textrm|textsf|texttt|mbox|hbox|mathrm|operatorname\*?|textsc)(?![A-Za-z])")
-_PLAIN_TEXT = re.compile(r"\\text\s*\{\s*([-+]?[\d.,/ ]*\d|[A-Za-z]|\(?[-+\d.,/ ]*\d\)?|pi|e)\s*\}")
+_PLAIN_TEXT = re.compile(r"\\text\s*\{\s*([-+]|[-+]?[\d.,/ ]*\d|[A-Za-z]|\(?[-+\d.,/ ]*\d\)?|pi|e)\s*\}")
 _RENAMED = {
     r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\dbinom": r"\binom", r"\tbinom": r"\binom",
     r"\leq": r"\le", r"\geq": r"\ge", r"\leqslant": r"\le", r"\geqslant": r"\ge", r"\neq": r"\ne", r"\lt": "<",
@@ -61,6 +63,7 @@ def plain(text: str) -> str:
     """
     text = _unicode(text)
     text = _GROUPED.sub("", text)
+    text = _ROW_SPACE.sub(r"\\\\", _TIMES_TEN.sub(r"\\times 10", text))
     text = _COMMAND.sub(lambda found: _RENAMED.get(found.group(), found.group()), text)
     text = _SPACES.sub(" ", _DROPPED.sub("", text))
     text = _SPACED.sub(lambda found: found.group().replace(" ", ""), text)
@@ -85,14 +88,15 @@ def _fraction(character: str) -> str:
 
 def _trimmed(text: str) -> str:
     """Without bold marks, quotes, fences and full stops around it."""
-    before = None
-    while before != text:
+    for _ in range(6):
         before = text
         text = text.strip().strip("`\"'“”").strip()
         text = re.sub(r"^\*\*(?!\*)(.*?)\*\*$", r"\1", text, flags=re.DOTALL)
         text = re.sub(r"^(?:\*\*|__)\s*|\s*(?:\*\*|__)$", "", text)
         text = re.sub(r"(?<!\.)[.,;:]$", "", text)
         text = re.sub(r"^\{(.*)\}$", r"\1", text, flags=re.DOTALL) if _one_group(text) else text
+        if before == text:
+            break
     return " ".join(text.split())
 
 

@@ -7,7 +7,6 @@ dozen points, where both sides are real (an expression with ``i`` in it: where b
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -138,9 +137,10 @@ def _vanishes(node: Node, point: Mapping[str, Fraction], common_log: bool) -> bo
         sizes = [abs(Evaluator(digits, point, common_log)(node)) for digits in DIGITS]
     except ArithmeticError:
         return False
-    return all(late == 0 or late <= early * _SHARED for early, late in itertools.pairwise(sizes[-2:])) and (
-        sizes[-1] < mpmath.mpf(10) ** -100
-    )
+    before, last = sizes[-2:]
+    if isinstance(last, Fraction) or isinstance(before, Fraction):
+        return last == 0
+    return bool(last == 0 or (last <= before * _SHARED and last < mpmath.mpf(10) ** -100))
 
 
 def real_value(node: Node) -> Value | None:

@@ -42,10 +42,13 @@ def same_quantity(gold: Item, answer: Item, one: Node, other: Node, question: st
         return _same_things(units[0], units[1]) and equal()
     if units[0]:
         return equal() and not _WITH_UNITS.search(question)
-    asked = [unit for unit in _asked(question) if units[1] and unit.dimensions == units[1].dimensions]
-    if asked and units[1]:
-        return any(equal(unit.factor, units[1].factor) for unit in asked)
-    return equal()
+    given = units[1]
+    if given is None:
+        return equal()
+    # Asked in cm: 0.1 m is 10, and 10 cm^2 is nothing.
+    asked = [unit for unit in _asked(question) if {n for n, _ in unit.dimensions} == {n for n, _ in given.dimensions}]
+    alike = [unit for unit in asked if unit.dimensions == given.dimensions]
+    return any(equal(unit.factor, given.factor) for unit in alike) if asked else equal()
 
 
 def _times(node: Node, factor: Node | Fraction) -> Node:

@@ -7,13 +7,16 @@ right-hand side of an equation is a value only where the left-hand side is a nam
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from assay.reward.mathematics.families import split_family
 from assay.reward.mathematics.grammar import parse
 from assay.reward.mathematics.notation import depths, plain, split
+from assay.reward.mathematics.numbers import same_value
 from assay.reward.mathematics.tokens import LONGEST, Dialect, Unreadable, dialects
-from assay.reward.mathematics.tree import Chain, Group, Node, Num, quotient, resolved, walk
+from assay.reward.mathematics.tree import Chain, Group, Node, Num, quotient, resolved, symbols, walk
 from assay.reward.mathematics.tree import Signed as _Signed
 from assay.reward.mathematics.units import Unit, parse_unit, split_unit
 from assay.reward.mathematics.words import number_word, said
@@ -26,7 +29,9 @@ _ABOUT = re.compile(r"\\approx(?![A-Za-z])|\\(?:dot|)eq(?![A-Za-z])")
 _LETTER = r"(?:[A-Za-z]|\\(?!(?:pi|frac|sqrt|sin|cos|tan|ln|log|infty|text)\b)[A-Za-z]+)(?:_\{?[\w\\ ]+\}?)?'*"
 _NAME = re.compile(
     rf"(?:{_LETTER}(?:\s*\([^()=]*\))?|[A-Z]{{1,4}}|(?:m\s*)?\\angle\s*[\w{{}}]+|\|[A-Z]{{1,3}}\||\\overline\{{[A-Z]+\}}"
-    r"|\\triangle\s*[A-Z]+|\\text\s*\{[^{}\d]*\}(?:\s*_\{?\w+\}?)?|[A-Za-z][a-z]+(?: [a-z]+)*"
+    r"|\\triangle\s*[A-Z]+|\\text\s*\{[^{}\d]*\}(?:\s*_\{?\w+\}?)?|(?:[A-Za-z][a-z]{3,}|sum)(?: [a-z]+)*"
+    r"|\([A-Za-z](?:\s*,\s*[A-Za-z])+\)|\\frac\s*\{d[^{}]*\}\s*\{d[^{}]*\}|d[a-z]/d[a-z]"
+    r"|\\(?:int|lim|sum|prod|iint|oint)(?![A-Za-z])[^=]*"
     rf"|\\(?:vec|hat|bar|overline|mathbf)\s*\{{?{_LETTER}\}}?|\[[A-Z]+\])"
 )
 _SAID = re.compile(
@@ -75,6 +80,8 @@ class Answer:
     joined: str = ""
     in_braces: bool = False
     """Were the items written as a set?"""
+    letter: str = ""
+    """The unknown that stands for every integer."""
 
 
 def read(text: str) -> list[Answer]:
@@ -85,21 +92,22 @@ def read(text: str) -> list[Answer]:
     >>> [len(answer.items) for answer in read("12,345")]
     [1, 2]
     """
-    text = _SAID.sub("", plain(_unwrapped(plain(text[:LONGEST]))))
+    if len(text) > LONGEST:
+        return [Answer((Item("".join(text.split())),))]
+    text, letter = split_family(_SAID.sub("", plain(_unwrapped(plain(text)))))
     if not text:
         return []
-    found = [_read(text, dialect) for dialect in dialects(text)]
+    found = [replace(_read(text, dialect), letter=letter) for dialect in dialects(text)]
     return list(dict.fromkeys(found))
 
 
 def _unwrapped(text: str) -> str:
     r"""Without one ``\text{...}`` or ``\boxed{...}`` around everything."""
-    before = None
-    while before != text:
-        before = text
+    for _ in range(6):
         match = re.fullmatch(r"\\(?:text|boxed|fbox|mathrm)\s*\{(.*)\}", text, re.DOTALL)
-        if match and _balanced(match[1]):
-            text = match[1].strip()
+        if match is None or not _balanced(match[1]):
+            break
+        text = match[1].strip()
     return text
 
 
@@ -113,11 +121,7 @@ def _read(text: str, dialect: Dialect) -> Answer:
         level = dict(depths(text))
         text = re.sub(
             r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?!\d)",
-            lambda m: (
-                m.group().replace(",", "")
-                if dialect.thousands == "everywhere" or level.get(m.start(), 0) == 0
-                else m.group()
-            ),
+            lambda m: m.group() if level.get(m.start(), 0) else m.group().replace(',', ''),
             text,
         )
     pieces = [(how, piece.strip()) for how, piece in split(text, _OR_AND)]
@@ -171,8 +175,15 @@ def _item(text: str, dialect: Dialect) -> Item:
         near = tuple(parse(split_unit(part.strip())[0], dialect) for part in about)
     except Unreadable:
         return _words(parts[-1], shown, name)
+    if not name and len(values) > 1 and not _is_worked(values):
+        values = (Chain(values, ("=",) * (len(values) - 1)),)
     unit_text = next((unit for _, unit in reversed(pieces) if unit), "")
     return Item(shown, name, values, parse_unit(unit_text), about=near, unreduced=_unreduced(pieces[-1][0]))
+
+
+def _is_worked(values: Sequence[Node]) -> bool:
+    """Is ``a = b = c`` a worked line, of numbers or of one function in several spellings, rather than an equation?"""
+    return not any(symbols(value) for value in values) or all(same_value(values[0], other) for other in values[1:])
 
 
 def _unreduced(text: str) -> bool:
@@ -202,9 +213,7 @@ def _named(text: str) -> tuple[str, list[str]]:
         return "".join(parts[0].split()), parts[1:]
     if len(parts) == 2 and _is_name(parts[1]):
         return "".join(parts[1].split()), parts[:1]
-    if not any(re.search(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])", part) for part in parts):
-        return "", parts  # 6 * 7 = 42
-    return "", [text]
+    return "", parts
 
 
 def _is_name(text: str) -> bool:

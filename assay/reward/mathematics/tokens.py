@@ -46,7 +46,7 @@ class Dialect:
     """How to read what can be read in two ways."""
 
     thousands: str = "outside"
-    """Where ``1,250`` is a number: ``outside`` of brackets, ``everywhere``, ``nowhere``."""
+    """Where ``1,250`` is a number: ``outside`` of brackets, or ``nowhere``."""
     scientific: bool = True
     """Is ``2e-3`` a number?"""
 
@@ -66,9 +66,9 @@ def dialects(text: str) -> list[Dialect]:
     """The readings that a text leaves open, the likeliest first.
 
     >>> len(dialects("x+1")), [d.thousands for d in dialects("12,345")]
-    (1, ['outside', 'nowhere', 'everywhere'])
+    (1, ['outside', 'nowhere'])
     """
-    grouped = ("outside", "nowhere", "everywhere") if re.search(_GROUPED, text) else ("outside",)
+    grouped = ("outside", "nowhere") if re.search(_GROUPED, text) else ("outside",)
     scientific = (True, False) if re.search(r"\d[eE][-+]?\d", text) else (True,)
     return [Dialect(where, how) for where in grouped for how in scientific]
 
@@ -103,7 +103,7 @@ def tokenize(text: str, dialect: Dialect) -> list[Token]:
 def _number(text: str, start: int, dialect: Dialect, depth: int) -> tuple[Token | None, int]:
     if not (text[start].isdigit() or text[start] == "."):
         return None, 0
-    grouped = dialect.thousands == "everywhere" or (dialect.thousands == "outside" and depth == 0)
+    grouped = dialect.thousands == "outside" and depth == 0
     match = re.compile(rf"{_GROUPED}|{_NUMBER}" if grouped else _NUMBER).match(text, start)
     if match is None:
         return None, 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any
@@ -161,17 +161,34 @@ def symbols(node: Node) -> frozenset[str]:
     return frozenset(n.name for n in walk(node) if isinstance(n, Sym))
 
 
+def replaced(node: Node, change: Callable[[Node], Node | None]) -> Node:
+    """The node with every node for which ``change`` gives another one replaced by it, from the top."""
+
+    def within(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(within(item) for item in value)
+        if not isinstance(value, Node):
+            return value
+        other = change(value)
+        if other is not None:
+            return other
+        return type(value)(*(within(getattr(value, field.name)) for field in fields(value)))
+
+    return within(node)
+
+
+def renamed(node: Node, name: str, other: str) -> Node:
+    """The node with one unknown called otherwise."""
+    return replaced(node, lambda n: Sym(other) if n == Sym(name) else None)
+
+
 def resolved(node: Node, side: int) -> Node:
     """The node with every plus-or-minus decided: ``side`` 1 for the upper sign, -1 for the lower."""
 
-    def replaced(value: Any) -> Any:
-        if isinstance(value, Signed):
-            operand = resolved(value.operand, side)
-            return operand if value.sign * side > 0 else negated(operand)
-        if isinstance(value, tuple):
-            return tuple(replaced(item) for item in value)
-        if not isinstance(value, Node):
-            return value
-        return type(value)(*(replaced(getattr(value, field.name)) for field in fields(value)))
+    def decided(value: Node) -> Node | None:
+        if not isinstance(value, Signed):
+            return None
+        operand = resolved(value.operand, side)
+        return operand if value.sign * side > 0 else negated(operand)
 
-    return replaced(node)
+    return replaced(node, decided)

@@ -56,6 +56,7 @@ _PLAIN = re.compile(
     r"(?<=[\d)}!])\s*(?P<unit>(?:(?:square|sq\.?|cubic|cu\.?)\s+)?(?:[A-Za-z]{2,}\.?|[mgslhLJNVWAK])(?:\s*\^\s*\{?[23]\}?)?"
     r"(?:\s*(?:/|\bper\b|\s)\s*[A-Za-z]+(?:\s*\^\s*\{?[23]\}?)?)*)$"
 )
+_TEMPERATURE = re.compile(r"\^\s*\{?\s*\\circ\s*\}?\s*(?:\\text\s*\{\s*)?([CF])\s*\}?$")
 _CURRENCY = re.compile(r"^(?P<sign>[-+]?)\s*(?P<mark>\\\$|\$|€|£|USD|US\$|Rs\.?|₹)\s*(?P<rest>[-+]?[\d.(\\].*)$")
 
 
@@ -170,6 +171,8 @@ def split_unit(text: str) -> tuple[str, str]:
     if money := _CURRENCY.match(text):
         text, unit = money["sign"] + money["rest"], money["mark"].replace("US$", r"\$")
         unit = r"\$" if unit == "$" else unit
+    if scale := _TEMPERATURE.search(text):
+        return text[: scale.start()].strip(), {"C": "celsius", "F": "fahrenheit"}[scale[1]]
     if (trailing := _TRAILING.search(text)) and text[: trailing.start()].strip():
         return text[: trailing.start()].rstrip(" \\"), f"{trailing.group().strip()} {unit}".strip()
     if (words := _PLAIN.search(text)) and not unit:
