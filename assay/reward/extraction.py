@@ -18,6 +18,7 @@ Place = Literal["whole", "last_line", "tagged", "boxed"]
 """Where an answer is looked for."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:\{|(?P<bare>-?\d+(?:\.\d+)?)(?![\d.]*\w))")
+_NEXT_QUESTION = re.compile(r"^\s*(?:#+\s*|\*\*)?(?:question|problem|q)\s*\d*\s*:", re.IGNORECASE | re.MULTILINE)
 _BETWEEN_BOXES = re.compile(r"(?:[^\w\\]|\b(?:or|and)\b|\\[,;!]|\\quad|\\\\)*", re.IGNORECASE)
 
 
@@ -117,6 +118,16 @@ def tagged(text: str, tag: str) -> list[str]:
     ['4', '5']
     """
     return [found.strip() for found in re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)]
+
+
+def before_next_question(text: str, start: int) -> str:
+    r"""The text up to where a next question was made up, at a line like ``Question: ...`` after ``start``.
+
+    >>> before_next_question("Answer: 4\nQuestion: What is 3+3?\nAnswer: 6", 6)
+    'Answer: 4\n'
+    """
+    invented = _NEXT_QUESTION.search(text, start)
+    return text[: invented.start()] if invented else text
 
 
 def last_line(text: str) -> str | None:

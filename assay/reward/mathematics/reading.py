@@ -121,7 +121,7 @@ def _read(text: str, dialect: Dialect) -> Answer:
         level = dict(depths(text))
         text = re.sub(
             r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?!\d)",
-            lambda m: m.group() if level.get(m.start(), 0) else m.group().replace(',', ''),
+            lambda m: m.group() if level.get(m.start(), 0) else m.group().replace(",", ""),
             text,
         )
     pieces = [(how, piece.strip()) for how, piece in split(text, _OR_AND)]

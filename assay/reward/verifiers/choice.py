@@ -1,15 +1,17 @@
-r"""``choice``: a letter of a multiple-choice question.
+r"""``choice``: an option of a multiple-choice question, by its letter or by its text.
 
-Looked for in this order, and the first place that has a letter decides: the last box, the last
-``<answer>``, words like ``Answer: B`` or ``the answer is (B)``, words like ``I would pick B``, and lines
-that begin with the letter alone (``B``, ``(B)``, ``B. 12``) and bracketed letters, if all of those agree.
-Several letters in an answer's place ("A or B") are a wrong answer; letters elsewhere that disagree are no
-answer. A letter inside a word, the article "a" and the pronoun "I" are not options.
+Looked for in this order, and the first place that states an option decides: boxes, ``<answer>``, statements such as
+``Answer: B``, ``the answer is (B)``, ``I would pick B``, ``B is correct``; then lines that begin with the letter
+alone (``B``, ``(B)``, ``B. 12``), letters in brackets, and the text of an option, if all of those agree. Several options in an
+answer's place ("A or B") are a wrong answer, and so are a letter with another option's text and an answer taken back;
+letters elsewhere that disagree are no answer. A denied option ("not B") is not stated. A letter inside a word, the
+article "a" and the pronoun "I" are not options.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,23 +19,38 @@ from typing import Any
 from pydantic import field_validator
 
 from assay.recipe.schema import Section
-from assay.reward.extraction import after_thinking, boxed, boxes, tagged
+from assay.reward.commitment import committed
+from assay.reward.extraction import Box, after_thinking, before_next_question, boxes
 from assay.reward.verifier import Case, Judgement, no_answer, register, verifier_error
 
-_OPEN = r"[\s$*_(\[{\"'`]*"
-_LETTER = r"(?<![A-Za-z])(?:\\(?:text|textbf|mathrm|mathbf)\{\(?)?([A-Za-z])(?![A-Za-z'\u2019])"
+_OPEN = r"[\s$*_(\[{\"'`“]*"
+_LETTER = r"(?<![A-Za-z\\])(?:\\(?:text|textbf|mathrm|mathbf|textit)\s*\{\s*\(?)?([A-Za-z])(?![A-Za-z'\u2019+#])"
+_WORD = r"(?:(?i:both|either|option|choice|letter|answer)\s+)?"
 _STATED = re.compile(
-    r"(?i:\b(?:answer|antwort|solution|correct\s+(?:option|choice)|final\s+choice)\b)"
-    r"(?:[*_\s]*[:=]|\s+(?i:is|would\s+be|must\s+be|should\s+be|seems\s+to\s+be))(?:\s*:)?"
-    rf"(?:\s+(?i:option|choice))?(?P<slot>{_OPEN}{_LETTER}[^\n]*)"
+    r"(?i:\b(?:answer|ans|antwort|solution|respuesta|r[ée]ponse|risposta|resposta|correct\s+(?:option|choice|letter)|"
+    r"(?:best|final|right)\s+(?:option|choice))\b[*_\s]*"
+    r"(?:[:=\-–]|(?:is|would\s+be|must\s+be|should\s+be|has\s+to\s+be|seems\s+to\s+be|will\s+be)\b)|答案(?:是|为|：)?)[*_\s]*:?"
 )
-_PICKED = re.compile(
-    r"(?i:\b(?:pick|choose|select|go\s+with|choice\s+is)\b)(?:\s+(?i:option|choice))?"
-    rf"(?P<slot>{_OPEN}{_LETTER}[^\n]*)"
+_PICKED = re.compile(r"(?i:\b(?:pick|choose|select|go(?:ing)?\s+with|choice\s+is|opt\s+for)\b)")
+_SUBJECT = re.compile(
+    rf"{_WORD}{_OPEN}{_LETTER}[)\]}}*]*\s+(?:is|must be|has to be)\s+(?:clearly\s+)?(?:the\s+)?(?:only\s+)?"
+    r"(?:correct|right|best|true)(?:\s+(?:answer|option|choice|one))?(?=[\s*]*(?:[.,;!]|$|because|since|as\b))"
 )
-_ALONE = re.compile(rf"(?i:(?:option|choice)\s+)?(?P<slot>{_OPEN}{_LETTER}(?:\s*[)\]}}.:*\"'$`][^\n]*)?)")
+_ALONE = re.compile(rf"(?i:(?:option|choice)\s+)?{_OPEN}{_LETTER}(?:\s*(?:[)\]}}.:*\"'$`]|-\s)[^\n]*)?")
 _BRACKETED = re.compile(r"\(([A-Za-z])\)")
-_ALSO = re.compile(rf"[\s*)\]]*(?:,|/|\||\bor\b|\band\b)\s*(?:or\s+|and\s+)?{_OPEN}{_LETTER}")
+_ALSO = re.compile(
+    rf"[\s*)\]}}$]*(?:,|/|\||&|\+|\\text\s*\{{\s*(?:or|and)\s*\}}|\(?\s*\bor\b|\band\b)\s*"
+    rf"(?:(?:or|and|maybe|perhaps|possibly|even|also)\s+)*(?:(?i:option|choice)\s+)?{_OPEN}{_LETTER}"
+)
+_DENIED = re.compile(
+    r"[\s*_]*(?:(?:definitely|certainly|clearly|probably|surely)\s+)?(?:not|never|neither|anything\s+but|none|cannot)\b",
+    re.I,
+)
+_NOT_BEFORE = re.compile(
+    r"(?:\bnot|n't|n\u2019t|\bnever|\bneither|\bnor|\brather than|\binstead of)\s+(?:\w+\s+){0,2}\Z", re.I
+)
+_CUE_WORD = re.compile(r"\banswer|\bantwort|答案", re.IGNORECASE)
+_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 class ChoiceOptions(Section):
@@ -55,94 +72,172 @@ class ChoiceOptions(Section):
 @register("choice", ChoiceOptions)
 @dataclass(frozen=True)
 class Choice:
-    """Score 1 for the gold letter alone, else 0."""
+    """Score 1 for the gold option alone, else 0."""
 
     options: ChoiceOptions
 
     def __call__(self, case: Case) -> Judgement:
-        """Find the letter and compare it with the gold one."""
-        letters = self._letters(case.columns)
-        gold = _gold_letter(case.gold, letters)
+        """Find the option that is stated and compare it with the gold one."""
+        texts = self._texts(case.columns)
+        gold = _gold_letter(case.gold, texts)
         if gold is None:
-            return verifier_error(f"the gold answer {str(case.gold)[:60]!r} is none of the letters {letters}")
+            return verifier_error(f"the gold answer {str(case.gold)[:60]!r} is none of the options {''.join(texts)}")
         spoken = after_thinking(case)
         if spoken.text is None:
             return no_answer(spoken.why)
-        found = find_letters(spoken.text, letters)
+        found, withdrawn = find_options(spoken.text, texts)
         if not found:
             return no_answer("no option stated, or several without saying which")
         answer = ", ".join(found)
-        return Judgement(float(found == [gold]), "scored", answer, f"{answer}, expected {gold}")
+        fault = "it was taken back" if withdrawn else "" if found == [gold] else f"expected {gold}"
+        return Judgement(float(not fault), "scored", answer, fault)
 
     def canary(self, gold: Any) -> str:
         """The gold letter after ``Answer:``."""
         return f"Answer: {gold}"
 
-    def _letters(self, columns: Mapping[str, Any]) -> str:
+    def _texts(self, columns: Mapping[str, Any]) -> dict[str, str]:
+        """Letter -> text, in one spelling; texts are empty where the row does not list them."""
         listed = columns.get(self.options.column)
         if isinstance(listed, Mapping) and listed:
-            return "".join(str(key).upper() for key in listed if len(str(key)) == 1)
+            return {str(key).upper(): _spelled(str(text)) for key, text in listed.items() if len(str(key)) == 1}
         if isinstance(listed, Sequence) and not isinstance(listed, str) and listed:
-            return "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: len(listed)]
-        return self.options.letters
+            return dict(zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", (_spelled(str(text)) for text in listed), strict=False))
+        return dict.fromkeys(self.options.letters, "")
 
 
-def _gold_letter(gold: Any, letters: str) -> str | None:
-    match = _ALONE.fullmatch(str(gold).strip()) if gold is not None else None
-    letter = match.group(2).upper() if match else ""
-    return letter if letter and letter in letters else None
+def _spelled(text: str) -> str:
+    """An option's text without decoration, in lower case."""
+    text = re.sub(r"\\(?:text|textbf|mathrm)\s*\{([^{}]*)\}", r"\1", text)
+    return " ".join(text.casefold().strip(" \t\n.,;:!$*_`\"'(){}").split())
 
 
-def find_letters(text: str, letters: str) -> list[str]:
-    r"""The letter(s) that a text states as its answer; more than one is a hedge, none is no answer.
+def _gold_letter(gold: Any, texts: Mapping[str, str]) -> str | None:
+    if gold is None or isinstance(gold, (bool, dict, list)):
+        return None
+    match = _ALONE.fullmatch(str(gold).strip())
+    if match and match[1].upper() in texts:
+        return match[1].upper()
+    named = [letter for letter, text in texts.items() if text and text == _spelled(str(gold))]
+    return named[0] if len(named) == 1 else None
 
-    >>> find_letters("The answer is B. Note that A is a distractor.", "ABCD")
-    ['B']
-    >>> find_letters(r"\boxed{\text{D}}", "ABCD"), find_letters("Answer: A or B", "ABCD")
-    (['D'], ['A', 'B'])
-    >>> find_letters("A is wrong and so is B", "ABCD")
-    []
+
+def find_options(text: str, texts: Mapping[str, str]) -> tuple[list[str], bool]:
+    r"""The options that a text states as its answer, and whether they were taken back; several are a hedge.
+
+    >>> find_options("The answer is B. Note that A is a distractor.", dict.fromkeys("ABCD", ""))
+    (['B'], False)
+    >>> find_options(r"\boxed{\text{D}}", {"D": "18"}), find_options("Answer: A or B", {"A": "", "B": ""})
+    ((['D'], False), (['A', 'B'], False))
+    >>> find_options("A is wrong and so is B", {"A": "", "B": ""}), find_options("Velocity.", {"A": "velocity"})
+    (([], False), (['A'], False))
     """
+    text = unicodedata.normalize("NFKC", text)
+    if cue := _CUE_WORD.search(text):
+        text = before_next_question(text, cue.end())
     found, left_open = boxes(text)
     if left_open:
-        return []
-    if found:
-        return _merge(_slot_letters(content, letters) for content in boxed(text))
-    if places := tagged(text, "answer"):
-        return _slot_letters(places[-1], letters)
+        return [], False
+    tags = [Box(match[1], match.start(), match.end()) for match in _TAG.finditer(text)]
+    for places in (found, tags):
+        if any(place.content.strip() for place in places):
+            stands = committed(text, places)
+            read = [_slot(content, 0, texts)[0] for content in stands.answers]
+            return _merged(read), stands.withdrawn
+    stated = _statements(text, texts)
+    if stated:
+        stands = committed(text, stated)
+        return _merged([answer.split(",") for answer in stands.answers]), stands.withdrawn
+    return _agreed(text, texts), False
+
+
+def _statements(text: str, texts: Mapping[str, str]) -> list[Box]:
+    """Every statement of an answer, with its letters as its content, in order."""
+    found: list[Box] = []
     for cue in (_STATED, _PICKED):
-        stated = [_slot_letters(match["slot"], letters) for match in cue.finditer(text)]
-        if stated := [slot for slot in stated if slot]:
-            return stated[-1]
-    bracketed = {letter.upper() for letter in _BRACKETED.findall(text)} & set(letters)
-    lines = [line.strip() for line in text.splitlines()]
-    alone = [_slot_letters(line, letters) for line in lines if _ALONE.fullmatch(line)]
-    agreed = {letter for slot in alone for letter in slot} | bracketed
-    return sorted(agreed) if len(agreed) == 1 else []
+        for match in cue.finditer(text):
+            letters, end = _slot(text, match.end(), texts)
+            if letters and not _NOT_BEFORE.search(text[max(match.start() - 30, 0) : match.start()]):
+                found.append(Box(",".join(letters), match.start(), end))
+    for match in _SUBJECT.finditer(text):
+        letter = match[1].upper()
+        if letter in texts and match[1].isupper() and not _NOT_BEFORE.search(text[: match.start()][-30:]):
+            found.append(Box(letter, match.start(), match.end()))
+    places = sorted(found, key=lambda place: (place.start, place.end))
+    return [p for i, p in enumerate(places) if not any(q.start <= p.start < q.end for q in places[:i])]
 
 
-def _slot_letters(slot: str, letters: str) -> list[str]:
-    """The letters at the start of an answer's place: one, or several joined by commas, slashes, or/and."""
-    first = re.match(rf"(?:(?i:option|choice)\s+)?{_OPEN}{_LETTER}", slot.lstrip())
-    if first is None or not _is_option(first, letters):
-        return []
-    found = [first.group(1).upper()]
-    rest = first.string[first.end() :]
-    while (more := _ALSO.match(rest)) and _is_option(more, letters):
-        found.append(more.group(1).upper())
-        rest = rest[more.end() :]
-    return list(dict.fromkeys(found))
+def _slot(text: str, start: int, texts: Mapping[str, str]) -> tuple[list[str], int]:
+    """The options at the start of an answer's place, and where their statement ends; none for a denied one."""
+    if _DENIED.match(text, start):
+        return [], start
+    first = re.compile(rf"\s*{_WORD}{_OPEN}{_LETTER}").match(text, start)
+    if first is None or not _is_option(first, texts):
+        return _named(text, start, texts)
+    found, end = [first[1].upper()], first.end()
+    while (more := _ALSO.match(text, end)) and _is_option(more, texts):
+        found.append(more[1].upper())
+        end = more.end()
+    rest = re.match(r"[\s)\]}.:*$-]*([^\n]*)", text[end:])
+    said = _spelled(rest[1]) if rest else ""
+    others = [letter for letter, option in texts.items() if option and option == said and letter not in found]
+    same = any(texts[letter] == said for letter in found)
+    if rest and said and (others or same):
+        end += rest.end()
+    return list(dict.fromkeys([*found, *([] if same else others)])), end
 
 
-def _is_option(match: re.Match[str], letters: str) -> bool:
+def _named(text: str, start: int, texts: Mapping[str, str]) -> tuple[list[str], int]:
+    """The option whose text begins here, and those joined to it by "or"."""
+    line = text[start:].lstrip().partition("\n")[0]
+    slot = _spelled(re.sub(r"^(?:the|a|an)\s+", "", line, flags=re.IGNORECASE))
+    found: list[str] = []
+    for letter, option in sorted(texts.items(), key=lambda pair: -len(pair[1])):
+        if option and re.match(rf"{re.escape(option)}(?=$|[.,;!?)]|\s(?:because|since|as|or|and|not)\b)", slot):
+            rest = slot[len(option) :]
+            found = [letter]
+            found += [
+                x for x, other in texts.items() if other and re.match(rf"\W*(?:or|and)\s+{re.escape(other)}\b", rest)
+            ]
+            break
+    return found, start + len(line) if found else start
+
+
+def _is_option(match: re.Match[str], texts: Mapping[str, str]) -> bool:
     letter, after = match.group(1), match.string[match.end() :]
-    if letter.upper() not in letters:
+    if letter.upper() not in texts:
         return False
     if letter.islower():  # "b", "b)", "b." but not "a good one"
         return not re.match(r"\s*\w|\s+[(\"]", after)
     # "A car ..." and "I think ..." are words; "A because ..." is an option.
-    return letter not in "AI" or not re.match(r"\s+(?!because|since|as\b|for\b|or\b|and\b|with\b)[a-z]", after)
+    return letter not in "AI" or not re.match(r"\s+(?!because|since|as\b|for\b|or\b|and\b|with\b|not\b)[a-z]", after)
 
 
-def _merge(groups: Any) -> list[str]:
+def _agreed(text: str, texts: Mapping[str, str]) -> list[str]:
+    """The one option that lines, brackets and texts of options name, if there is only one."""
+    named = {letter.upper() for letter in _BRACKETED.findall(text) if letter.upper() in texts}
+    for line in text.splitlines():
+        if _ALONE.fullmatch(line.strip()):
+            named |= set(_slot(line.strip(), 0, texts)[0])
+    if not named:
+        words = [letter for letter, option in texts.items() if re.search(r"[^\W\d]{4}", option)]
+        spoken = " ".join(text.casefold().split())
+        for letter in words:
+            for match in re.finditer(rf"\b{re.escape(texts[letter])}\b", spoken):
+                if _NOT_BEFORE.search(spoken[: match.start()]):
+                    return []
+                named.add(letter)
+        if not named:
+            named = {letter for letter, option in texts.items() if option and option == _spelled(text)}
+    denied = any(
+        re.search(
+            rf"(?:\bnot|n't)\s+(?:\w+\s+)?\W*{x}\b|\b{x}\W*\s+(?:is|seems)\s+(?:\w+\s+)?(?:wrong|incorrect|not|false)\b",
+            text,
+        )
+        for x in named
+    )
+    return sorted(named) if len(named) == 1 and not denied else []
+
+
+def _merged(groups: Sequence[Sequence[str]]) -> list[str]:
     return list(dict.fromkeys(letter for group in groups for letter in group))

@@ -15,15 +15,14 @@ from typing import Any, Literal
 
 from assay.recipe.schema import Section
 from assay.reward.commitment import Commitment, committed
-from assay.reward.extraction import Box, after_thinking, boxes
+from assay.reward.extraction import Box, after_thinking, before_next_question, boxes
 from assay.reward.mathematics.numbers import real_value
 from assay.reward.mathematics.reading import read
 from assay.reward.verifier import Case, Judgement, no_answer, register, verifier_error
 from assay.reward.verifiers.number import canonical, gold_number, numbers_in
 
-_MARK = re.compile(r"####+[ \t]*(?P<slot>[^\n]*)")
-_CUE = re.compile(r"(?i:\banswer|\bresult|\btotal)[*_\s]*(?:[:=]|\bis\b|\bof\b)[*_\s:]*(?P<slot>[^\n]+)")
-_NEXT_QUESTION = re.compile(r"^\s*(?:#+\s*|\*\*)?(?:question|problem|q)\s*\d*\s*:", re.IGNORECASE | re.MULTILINE)
+_MARK = re.compile(r"####+[ \t]*(?=(?P<slot>[^\n]*))")
+_CUE = re.compile(r"(?i:\banswer|\bresult|\btotal)[*_\s]*(?:[:=]|\bis\b|\bof\b)[*_\s:]*(?=(?P<slot>[^\n]+))")
 _SENTENCE = re.compile(r"(?<=[\w)*$%])[.!?](?=\s|$).*", re.DOTALL)
 _ASIDE = re.compile(r"\s\(.*|,?\s(?:because|since|which|as|so)\s.*", re.DOTALL)
 _HEDGED = re.compile(r"(?P<one>\d[\d.,]*)\W+(?:\w+\W+)?or\s+(?:maybe |perhaps |possibly )?\W*(?P<two>\d[\d.,]*)", re.I)
@@ -87,16 +86,17 @@ class Gsm8k:
 def _asked_only(text: str) -> str:
     """The text up to where a next question was made up, after an answer was given."""
     first = re.search(r"####|\banswer\b|\d", text, re.IGNORECASE)
-    invented = _NEXT_QUESTION.search(text, first.end()) if first else None
-    return text[: invented.start()] if invented else text
+    return before_next_question(text, first.end()) if first else text
 
 
 def _places(pattern: re.Pattern[str], text: str, trim: Callable[[str], str]) -> list[Box]:
-    return [Box(trim(match["slot"]), match.start(), match.end()) for match in pattern.finditer(text)]
+    """Every mark with what it says, up to where that ends."""
+    trimmed = [(match, trim(match["slot"])) for match in pattern.finditer(text)]
+    return [Box(slot.strip("*_ `!"), match.start(), match.end() + len(slot)) for match, slot in trimmed]
 
 
 def _line(slot: str) -> str:
-    return _ASIDE.sub("", slot).strip("*_ `")
+    return _ASIDE.sub("", slot)
 
 
 def _statement(slot: str) -> str:

@@ -128,7 +128,10 @@ def spelling(answer: str) -> str:
 def _unboxed(text: str) -> Commitment | None:
     for places in (
         [Box(match[1], match.start(), match.end()) for match in _TAG.finditer(text)],
-        [Box(_trimmed(match["slot"]), match.start(), match.end()) for match in _CUE.finditer(text)],
+        [
+            Box(slot.strip("*_ `"), match.start(), match.end() + len(slot))
+            for match, slot in ((match, _CUT.sub("", match["slot"])) for match in _CUE.finditer(text))
+        ],
     ):
         if (found := committed(text, places)).answers:
             return found
