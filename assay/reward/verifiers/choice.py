@@ -2,10 +2,10 @@ r"""``choice``: an option of a multiple-choice question, by its letter or by its
 
 Looked for in this order, and the first place that states an option decides: boxes, ``<answer>``, statements such as
 ``Answer: B``, ``the answer is (B)``, ``I would pick B``, ``B is correct``; then lines that begin with the letter
-alone (``B``, ``(B)``, ``B. 12``), letters in brackets, and the text of an option, if all of those agree. Several options in an
-answer's place ("A or B") are a wrong answer, and so are a letter with another option's text and an answer taken back;
-letters elsewhere that disagree are no answer. A denied option ("not B") is not stated. A letter inside a word, the
-article "a" and the pronoun "I" are not options.
+alone (``B``, ``(B)``, ``B. 12``), letters in brackets, and the text of an option, if all of those agree. Several
+options in an answer's place ("A or B") are a wrong answer, and so are a letter with another option's text and an
+answer taken back; letters elsewhere that disagree are no answer. A denied option ("not B") is not stated. A letter
+inside a word, the article "a" and the pronoun "I" are not options.
 """
 
 from __future__ import annotations
