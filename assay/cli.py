@@ -222,6 +222,40 @@ def score(
 
 
 @app.command()
+def audit(
+    verifier: Annotated[str, typer.Argument(help="Built-in name, or path/to/file.py:function.", show_default=False)],
+    data: Annotated[str, typer.Argument(help="A data file, or reasoning_gym:NAME.", show_default=False)],
+    settings: Annotated[list[str] | None, typer.Argument(help="key=value options of the verifier.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Use only so many rows.")] = 100,
+    gold: Annotated[str, typer.Option(help="Column of the right answer.")] = "answer",
+    form: Annotated[str | None, typer.Option(help="How answers are stated, {} for the answer.")] = None,
+    max_false_accept: Annotated[float, typer.Option(min=0, max=1, help="Share of wrong ones accepted.")] = 0.0,
+    max_false_reject: Annotated[float, typer.Option(min=0, max=1, help="Share of right ones rejected.")] = 0.02,
+    completions: Annotated[str | None, typer.Option(help="Also compare verifiers on these completions.")] = None,
+    against: Annotated[list[str] | None, typer.Option(help="Verifiers to compare with.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one verdict.")] = 30.0,
+) -> None:
+    """Attack a verifier before training: equivalents must pass, near misses and cheats must not; exit 1 if not so."""
+    from assay.reward.offline import Columns
+    from assay.view.audit import Thresholds, disagree
+    from assay.view.audit import audit as attack
+
+    console, words = Console(), settings or []
+    bounds = Thresholds(max_false_accept, max_false_reject)
+    sound = attack(
+        verifier, data, words, console, limit=limit, gold=gold, form=form, thresholds=bounds, workers=workers,
+        timeout_s=timeout,
+    )  # fmt: skip
+    if completions is not None:
+        disagree(
+            verifier, against or ["math", "number"], completions, words, console, limit=limit, columns=Columns(),
+            workers=workers, timeout_s=timeout,
+        )  # fmt: skip
+    raise typer.Exit(0 if sound else 1)
+
+
+@app.command()
 def fetch() -> None:
     """Fetch the demo model (SmolLM2-135M-Instruct, 93 MB) into the cache and convert it once."""
     from assay.data.demo_model import fetch_demo_model

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from assay.errors import UserError
 from assay.reward.offline import Columns, Summary, part_of, read_settings, score_lines
@@ -60,11 +61,11 @@ def score(
     return summary
 
 
-def summary_table(summary: Summary) -> Table:
-    """A row per verifier: lines, mean reward, verdicts without one, time per verdict; the whole in the title."""
+def summary_table(summary: Summary) -> RenderableType:
+    """A row per verifier: lines, mean reward, verdicts without one, time per verdict; above it the whole."""
     rate = summary.count / summary.seconds if summary.seconds else 0.0
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold", title_justify="left")
-    table.title = f"{summary.count} lines in {summary.seconds:.1f} s: {rate:.0f} lines/s"
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
+    title = f"{summary.count} lines in {summary.seconds:.1f} s: {rate:.0f} lines/s"
     table.add_column("verifier")
     for heading in ("lines", "mean reward", "no reward", "ms per verdict"):
         table.add_column(heading, justify="right")
@@ -74,4 +75,4 @@ def summary_table(summary: Summary) -> Table:
         outcomes = ", ".join(f"{key} {count}" for key, count in sorted(tally.outcomes.items()))
         milliseconds = f"{1000 * tally.seconds / tally.count:.2f}"
         table.add_row(name, str(tally.count), mean, str(tally.count - tally.rewarded), milliseconds, outcomes)
-    return table
+    return Group(Text(title, "bold"), table)

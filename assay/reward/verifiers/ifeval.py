@@ -54,6 +54,10 @@ class Ifeval:
         share = 1 - len(faults) / len(instructions)
         return Judgement(share if self.options.score == "share" else float(not faults), message=message)
 
+    def canary(self, gold: Any) -> str:
+        """Any text: what is tried is whether a verdict comes."""
+        return "canary"
+
     def _given(self, case: Case) -> Any:
         listed = column_at(case.columns, self.options.column)
         if listed is None and "instruction_id_list" in case.columns:

@@ -130,6 +130,10 @@ class Length:
         score = -self.options.penalty * over if over else 0.0
         return Judgement(score, message=f"{case.tokens} of {case.max_tokens} tokens" if over else "")
 
+    def canary(self, gold: Any) -> str:
+        """Any text: what is tried is whether a verdict comes."""
+        return "canary"
+
 
 @dataclass(frozen=True)
 class LengthRange:
