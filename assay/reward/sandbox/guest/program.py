@@ -95,6 +95,7 @@ def leave(status: int) -> NoReturn:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         sys.stdout.flush()
+        sys.stderr.flush()
     except BaseException:
         status = status or 1
     os._exit(status)

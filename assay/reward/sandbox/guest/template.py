@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from . import kernel, program
+from .filter import forbid_calls
 
 _LOOK_EVERY = 0.05
 """Seconds between looks at what a tree of processes uses."""
@@ -200,6 +201,7 @@ def _isolate(limits: Mapping[str, Any], user: int | None) -> None:
     kernel.mount("proc", "/proc", "subset=pid")
     os.chdir("/tmp")
     kernel.drop_privileges(user)
+    forbid_calls()
     os.setsid()
 
 
