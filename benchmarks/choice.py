@@ -15,6 +15,7 @@ import torch
 from decoding import Native, Work, first_prompts
 from workers import Line
 
+from assay.hardware import keep_freed_memory
 from assay.policy.model import load_model
 from assay.recipe.schema import ModelRecipe
 from assay.rollout.engine import Request
@@ -33,6 +34,14 @@ NETWORKS: Mapping[str, Callable[[Any], Network]] = {
     "int8": lambda model: FusedNetwork(model, torch.int8),
 }
 """Ways to decode."""
+UPDATES: Mapping[str, dict[str, Any]] = {
+    "chosen": {"tokens_per_microbatch": 1024},
+    "padded rows": {"tokens_per_microbatch": 1024},
+    "4096 tokens at once": {"tokens_per_microbatch": 4096},
+    "4 KiB pages": {"tokens_per_microbatch": 1024},
+    "memory given back": {"tokens_per_microbatch": 1024},
+}
+"""Ways to update, and the recipe's keys of each: the first as `assay train` does it, the others differ in one thing."""
 
 
 @torch.inference_mode()
@@ -64,10 +73,14 @@ def gap(work: Work, model: Any) -> dict[str, float]:
     return {"nats a token": float(difference.abs().mean()), "KL": float((difference.exp() - 1 - difference).mean())}
 
 
-def updating(work: Work, model: Any) -> Callable[[int], dict[str, float]]:
+def updating(way: str, work: Work, model: Any) -> Callable[[int], dict[str, float]]:
     """A function that does an update and says what it took."""
     cpu = torch.device("cpu")
-    policy = learning.policy_of(work, model, cpu)
+    if way == "padded rows":
+        model.set_attn_implementation("eager")
+    policy = learning.policy_of(work, model, cpu, **UPDATES[way])
+    if way == "padded rows":
+        model.set_attn_implementation("sdpa")
     batch = learning.batch_of(work.prompts, Native(work, cpu, model).answers(0), policy)
 
     def once(_: int) -> dict[str, float]:
@@ -100,10 +113,12 @@ def main() -> None:
     work = Work(said["model"], prompts, said["samples"], said["tokens"], said["precision"])
     model = load_model(work.place, ModelRecipe(path=work.place), torch.device("cpu"), "float32")
     kind, way = said["kind"], said["way"]
+    if way != "memory given back":
+        keep_freed_memory()
     if kind == "gap":
         line.answer(gap(work, model))
         return
-    once = decoding(way, work, model) if kind == "decode" else updating(work, model)
+    once = decoding(way, work, model) if kind == "decode" else updating(way, work, model)
     once(0)  # warm up
     line.answer({})
     while True:

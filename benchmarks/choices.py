@@ -1,7 +1,8 @@
 """What single choices gain, each beside its alternative: the numbers behind the reasons in docs/benchmarks.md.
 
 Decoding (tokens/s): transformers' forward, fused products, those with weights packed for MKL, the same from a second
-thread, and 8-bit products. The update (seconds): its memory in pages of 4 KiB or 2 MiB. And the price of narrow
+thread, and 8-bit products. The update (seconds): padded rows in all of the model or in attention alone, few or many
+tokens at once, memory in pages of 4 KiB or 2 MiB, kept for the next step or given back. And the price of narrow
 decoding: how far the engine's log-probs are from the trainer's. Every side is a process of its own; they take turns.
 """
 
@@ -17,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from choice import NETWORKS
+from choice import NETWORKS, UPDATES
 from workers import Worker
 
 from assay.data.demo_model import resolve_model_path
 
 PROGRAM = Path(__file__).resolve().parent / "choice.py"
-PAGES = {"4 KiB": "0", "2 MiB": "1"}
+HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 
 
 def main() -> None:
@@ -39,8 +40,8 @@ def main() -> None:
             with start(chosen, Path(folder), kind="gap", way=precision, precision=precision) as worker:
                 gaps[precision] = worker.about
         decoded = turns(chosen, Path(folder), "decode", {way: {} for way in NETWORKS}, "tokens/s")
-        pages = {name: {"THP_MEM_ALLOC_ENABLE": value} for name, value in PAGES.items()}
-        updated = turns(chosen, Path(folder), "update", pages, "s")
+        ways = {way: {HUGE_PAGES: "0" if way == "4 KiB pages" else "1"} for way in UPDATES}
+        updated = turns(chosen, Path(folder), "update", ways, "s")
     ratio = decoded["decode packed"].median / decoded["decode general"].median
     harness.finish("choices", ratio, decoded | updated, harness.settings(chosen), chosen.save, details=gaps)
 

@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from assay.hardware import keep_freed_memory
+
 T = TypeVar("T")
 
 RESULTS = Path(os.environ.get("ASSAY_RESULTS") or Path(__file__).parent / "results")
@@ -43,7 +45,11 @@ class Measured:
 
 
 def arguments(description: str, rounds: int = 3, also: str | None = None) -> argparse.ArgumentParser:
-    """The options that every benchmark has; ``also``: another name of ``--rounds``."""
+    """The options that every benchmark has; ``also``: another name of ``--rounds``.
+
+    From here on the process keeps freed memory, as `assay train` does, for both sides that run in it.
+    """
+    keep_freed_memory()
     parser = argparse.ArgumentParser(description=description)
     names = ["--rounds"] if also is None else ["--rounds", also]
     parser.add_argument(*names, type=int, default=rounds, help="rounds of each side, alternating")

@@ -32,7 +32,9 @@ def main() -> None:
     work = decoding.work_of(chosen, device.type)
     model = load_model(work.place, ModelRecipe(path=work.place), device)
     native = decoding.Native(work, device, model)
-    policy = learning.policy_of(work, model, device)
+    policy = learning.policy_of(
+        work, model, device, **({"tokens_per_microbatch": 1024} if device.type == "cpu" else {})
+    )
     batch = learning.batch_of(work.prompts, native.answers(0, chosen.answer), policy)
     costs = costs_of(model)
     seconds: dict[str, list[float]] = {"decode": [], "update": []}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,10 +25,12 @@ BENCHMARKS = (
 def main() -> int:
     """Run each benchmark in a process of its own; the exit status says whether all ran."""
     folder = Path(__file__).parent
+    environment = {"THP_MEM_ALLOC_ENABLE": "1"} | os.environ  # before torch is loaded, as the `assay` command does
     codes = []
     for name in BENCHMARKS:
         print(f"== {name}", flush=True)
-        codes.append(subprocess.run([sys.executable, str(folder / f"{name}.py"), "--save", *sys.argv[1:]]).returncode)
+        command = [sys.executable, str(folder / f"{name}.py"), "--save", *sys.argv[1:]]
+        codes.append(subprocess.run(command, env=environment).returncode)
     page.main()
     return int(any(codes))
 
