@@ -111,7 +111,7 @@ class _LogProbs(torch.autograd.Function):
         grad_logprob = gradients[0] * multiplier
         grad_entropy = gradients[1] * multiplier if entropy_gradient else None
         grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        grad_weight = None
         grad_bias = torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[2] else None
         kept, ctx.kept = ctx.kept, None
         for span in reversed(_spans(len(hidden), chunk)):
@@ -126,6 +126,8 @@ class _LogProbs(torch.autograd.Function):
             torch.mm(change, weight, out=grad_hidden[span])
             if grad_weight is not None:
                 grad_weight.addmm_(change.t(), hidden[span])
+            elif ctx.needs_input_grad[1]:
+                grad_weight = change.t() @ hidden[span]
             if grad_bias is not None:
                 grad_bias += change.sum(0)
         return grad_hidden, grad_weight, grad_bias, None, None, None, None
