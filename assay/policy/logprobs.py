@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from assay.errors import UserError
 from assay.objective.layout import wide
+from assay.policy.forest import Forest, usable
 from assay.policy.head import Head
 from assay.policy.packing import MicroBatch, Tree, assemble
-from assay.policy.ragged import NAME, Rows
+from assay.policy.ragged import NAME, Places, Rows
 from assay.rollout.masks import LayerMasks
 from assay.rollout.weights import causal_lm_of
 
+Ragged = Literal["trees", "rows", "no"]
+"""Attention of trees, of padded rows, or a trunk that forwards padding."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -40,8 +43,8 @@ class Scorer:
     autocast: bool
     """Are the weights wider than that?"""
     device: torch.device
-    ragged: bool = False
-    """Does the trunk take the tokens alone, and rows in its attention only? (:mod:`assay.policy.ragged`)"""
+    ragged: Ragged = "no"
+    """Does the trunk take the tokens alone, and what does its attention take? (:mod:`assay.policy.ragged`)"""
 
     def logprobs(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:
         """Natural-log probabilities and entropies of the scored tokens, both (n,).
@@ -49,19 +52,31 @@ class Scorer:
         log p = (logits / temperature)[target] - logsumexp(logits / temperature); the entropy is of the same softmax.
         """
         micro = micro.to(self.device)
-        mask = self.masks.build(micro.positions, micro.positions, self.compute, micro.related())
         with torch.autocast(self.device.type, dtype=self.compute, enabled=self.autocast):
-            if self.ragged:
-                rows = Rows(micro.places(), *micro.input_ids.shape)
-                ids, positions = (array.flatten()[rows.places][None] for array in (micro.input_ids, micro.positions))
-                hidden, predicts = self._hidden(ids, positions, mask, rows=rows), rows.tokens[micro.predicts]
+            if self.ragged == "no":
+                hidden = self._hidden(micro.input_ids, micro.positions.clamp(min=0), self._mask(micro))
+                predicts = micro.predicts
             else:
-                hidden, predicts = self._hidden(micro.input_ids, micro.positions.clamp(min=0), mask), micro.predicts
+                places, mask = self._places(micro)
+                ids, positions = (array.flatten()[places.order][None] for array in (micro.input_ids, micro.positions))
+                hidden = self._hidden(ids, positions, mask, places=places)
+                rank = torch.empty_like(micro.input_ids.flatten())
+                rank[places.order] = torch.arange(len(places.order), device=self.device)
+                predicts = rank[micro.predicts]
         return self.head(hidden.flatten(0, 1)[predicts], micro.targets)
+
+    def _places(self, micro: MicroBatch) -> tuple[Places, Tensor | dict[str, Tensor]]:
+        """Who attends to whom, and the masks that say it where the places do not."""
+        if self.ragged == "trees" and self.masks.sees_all(int(micro.positions.max()) + 1):
+            return Forest.of(micro), self.masks.blank(self.compute, self.device)
+        return Rows(micro.places(), *micro.input_ids.shape), self._mask(micro)
+
+    def _mask(self, micro: MicroBatch) -> Tensor | dict[str, Tensor]:
+        return self.masks.build(micro.positions, micro.positions, self.compute, micro.related())
 
     def n_forwarded(self, micro: MicroBatch) -> int:
         """Tokens that pass the trunk, padding too where it does."""
-        return micro.n_tokens if self.ragged else micro.n_padded
+        return micro.n_padded if self.ragged == "no" else micro.n_tokens
 
     def _hidden(self, ids: Tensor, positions: Tensor, mask: Tensor | dict[str, Tensor], **more: Any) -> Tensor:
         output = self.trunk(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, **more)
@@ -88,8 +103,9 @@ def make_scorer(
 ) -> Scorer:
     """Take a Hugging Face causal LM (or its peft wrapper) apart into trunk and head, and check that it was right.
 
-    The trunk is ragged where the model's attention can be (it goes through SDPA and passes on what it is given), else
-    it forwards padded rows. Raises UserError for an architecture whose trunk and head do not reproduce its own logits.
+    The trunk is ragged where the model's attention can be (it goes through SDPA and passes on what it is given), in
+    trees where torch has the kernel for them, else it forwards padded rows. Raises UserError for an architecture whose
+    trunk and head do not reproduce its own logits.
     """
     inner = causal_lm_of(model)
     trunk: Any = inner.base_model
@@ -106,8 +122,10 @@ def make_scorer(
     plain = replace(scorer, compute=masters, autocast=False)
     if inner.config._attn_implementation in ("sdpa", NAME):
         inner.set_attn_implementation(NAME)
-        if _wrong(inner, replace(plain, ragged=True)) is None:
-            return replace(scorer, ragged=True)
+        ways: tuple[Ragged, ...] = ("trees", "rows") if device.type == "cpu" and usable() else ("rows",)
+        for way in ways:
+            if _wrong(inner, replace(plain, ragged=way)) is None:
+                return replace(scorer, ragged=way)
         inner.set_attn_implementation("sdpa")
     wrong = _wrong(inner, plain)
     if wrong is not None:

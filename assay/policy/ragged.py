@@ -2,15 +2,18 @@
 
 A micro-batch's rows are as long as its longest (see :mod:`assay.policy.packing`), and products with weights cost the
 same for padding as for tokens. So the trunk is given the tokens of all rows one after the other, as one row of N, and
-each layer's attention spreads its queries, keys and values over the R rows of L places, attends there under the rows'
+each layer's attention finds out from a `Places` who attends to whom.
+
+`Rows` is the general one: it spreads queries, keys and values over the R rows of L places, attends there under their
 mask, and gathers the result again. Both moves are exact in both directions: what one copies, the other copies back.
+:mod:`assay.policy.forest` does without rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +23,29 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 NAME = "assay_ragged"
-"""What ``config._attn_implementation`` is set to. A forward without ``rows`` is transformers' SDPA."""
+"""What ``config._attn_implementation`` is set to. A forward without ``places`` is transformers' SDPA."""
+
+
+class Places(Protocol):
+    """Where the N tokens of a micro-batch stand to each other."""
+
+    @property
+    def order(self) -> Tensor:
+        """(N,) long: each token's index into the micro-batch's flattened rows."""
+        ...
+
+    def attend(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **settings: Any
+    ) -> tuple[Tensor, None]:
+        """Attend with queries (1, H, N, D) to keys and values (1, KV, N, D); returns (1, N, H, D)."""
+        ...
 
 
 @dataclass(frozen=True)
 class Rows:
     """Where N tokens lie in R rows of L places; the places left over are padding."""
 
-    places: Tensor
+    order: Tensor
     """(N,) long, ascending: each token's index into the flattened (R * L)."""
     count: int
     """R."""
@@ -37,15 +55,15 @@ class Rows:
     @cached_property
     def tokens(self) -> Tensor:
         """(R * L,) long: the token at each place; at padding the first, which the mask hides."""
-        found = self.places.new_zeros(self.count * self.length)
-        found[self.places] = torch.arange(len(self.places), device=self.places.device)
+        found = self.order.new_zeros(self.count * self.length)
+        found[self.order] = torch.arange(len(self.order), device=self.order.device)
         return found
 
     @cached_property
     def padding(self) -> Tensor:
         """(R * L - N,) long: the places that hold no token."""
-        free = self.places.new_ones(self.count * self.length, dtype=torch.bool)
-        free[self.places] = False
+        free = self.order.new_ones(self.count * self.length, dtype=torch.bool)
+        free[self.order] = False
         return free.nonzero().squeeze(1)
 
     def spread(self, flat: Tensor) -> Tensor:
@@ -57,6 +75,14 @@ class Rows:
         """(R, L, H, D) -> (1, N, H, D)."""
         gathered: Any = _Gather.apply(rows.flatten(0, 1), self)
         return gathered[None]
+
+    def attend(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **settings: Any
+    ) -> tuple[Tensor, None]:
+        """See `Places`: under the rows' mask (R, 1, L, L)."""
+        query, key, value = (self.spread(part) for part in (query, key, value))
+        mixed, _ = sdpa_attention_forward(module, query, key, value, mask, **settings)
+        return self.gather(mixed), None
 
 
 class _Spread(torch.autograd.Function):
@@ -70,7 +96,7 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return gradients[0].index_select(0, ctx.rows.places), None
+        return gradients[0].index_select(0, ctx.rows.order), None
 
 
 class _Gather(torch.autograd.Function):
@@ -79,7 +105,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, padded: Tensor, rows: Rows) -> Tensor:
         ctx.rows = rows
-        return padded.index_select(0, rows.places)
+        return padded.index_select(0, rows.order)
 
     @staticmethod
     @once_differentiable
@@ -94,15 +120,13 @@ def ragged_attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    rows: Rows | None = None,
+    places: Places | None = None,
     **settings: Any,
 ) -> tuple[Tensor, None]:
-    """Attend with tokens (1, H, N, D) within their ``rows`` under the mask (R, 1, L, L); returns (1, N, H, D)."""
-    if rows is None:
+    """Attend as ``places`` say; without them as transformers' SDPA does."""
+    if places is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **settings)
-    query, key, value = (rows.spread(part) for part in (query, key, value))
-    mixed, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **settings)
-    return rows.gather(mixed), None
+    return places.attend(module, query, key, value, attention_mask, **settings)
 
 
 AttentionInterface.register(NAME, ragged_attention)

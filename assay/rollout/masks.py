@@ -46,6 +46,15 @@ class LayerMasks:
         """The largest window or chunk; 0 where all layers see everything."""
         return max(self.sizes.values())
 
+    def sees_all(self, length: int) -> bool:
+        """Does every layer of a sequence so long see all that came before?"""
+        return all(size == 0 or length <= size for size in self.sizes.values())
+
+    def blank(self, dtype: torch.dtype, device: torch.device) -> Tensor | dict[str, Tensor]:
+        """In the place of masks, where attention knows without them: transformers then makes none either."""
+        masks = {kind: torch.zeros(1, 1, 1, 1, dtype=dtype, device=device) for kind in self.sizes}
+        return masks if len(masks) > 1 else next(iter(masks.values()))
+
     def build(
         self, queries: Tensor, keys: Tensor, dtype: torch.dtype, within: Tensor | None = None
     ) -> Tensor | dict[str, Tensor]:

@@ -12,7 +12,7 @@ from policy_helpers import batch_of, make_groups
 from tiny import FAMILIES, tiny_model
 from torch import Tensor
 
-from assay.policy.logprobs import Scorer, make_scorer
+from assay.policy.logprobs import Ragged, Scorer, make_scorer
 from assay.policy.packing import MicroBatch, microbatches
 from assay.policy.ragged import Rows
 
@@ -36,14 +36,15 @@ def gradients(scorer: Scorer, model: Any, micro: MicroBatch) -> tuple[Tensor, di
     return logprobs.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.parametrize("way", ["trees", "rows"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_log_probs_and_gradients_equal_those_of_padded_rows(family: str) -> None:
+def test_log_probs_and_gradients_equal_those_of_padded_rows(family: str, way: Ragged) -> None:
     model = tiny_model(family).double()
-    ragged = scorer_of(model)
-    assert ragged.ragged
-    found, mine = gradients(ragged, model, uneven())
+    scorer = scorer_of(model)
+    assert scorer.ragged == "trees"
+    found, mine = gradients(replace(scorer, ragged=way), model, uneven())
     model.set_attn_implementation("sdpa")
-    wanted, theirs = gradients(replace(ragged, ragged=False), model, uneven())
+    wanted, theirs = gradients(replace(scorer, ragged="no"), model, uneven())
     exact = 1e-5 if family.startswith("gemma") else 1e-9  # Gemma's norms compute in float32 whatever the weights are
     torch.testing.assert_close(found, wanted, rtol=0, atol=exact)
     assert mine.keys() == theirs.keys()
@@ -68,7 +69,7 @@ def test_what_lies_at_padding_reaches_nothing() -> None:
 def test_attention_of_another_kind_keeps_padded_rows() -> None:
     model = tiny_model()
     model.set_attn_implementation("eager")
-    assert not scorer_of(model).ragged
+    assert scorer_of(model).ragged == "no"
     assert model.config._attn_implementation == "eager"
 
 
@@ -76,9 +77,9 @@ def test_a_model_that_passes_nothing_on_to_its_attention_keeps_padded_rows(monke
     model = tiny_model()
     for layer in model.model.layers:
         forward = layer.self_attn.forward
-        monkeypatch.setattr(layer.self_attn, "forward", lambda *a, rows=None, forward=forward, **k: forward(*a, **k))
+        monkeypatch.setattr(layer.self_attn, "forward", lambda *a, places=None, forward=forward, **k: forward(*a, **k))
     scorer = scorer_of(model)
-    assert not scorer.ragged
+    assert scorer.ragged == "no"
     assert model.config._attn_implementation == "sdpa"
 
 
