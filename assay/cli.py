@@ -124,11 +124,16 @@ def show(
     right: Annotated[bool | None, typer.Option("--right/--wrong", help="Only right, or only wrong answers.")] = None,
     sort: Annotated[str, typer.Option(help="step, reward or length.")] = "step",
     limit: Annotated[int, typer.Option(min=0, help="At most so many; 0: all.")] = 8,
+    alarms: Annotated[bool, typer.Option("--alarms", help="The alarms of the run, in place of completions.")] = False,
     folder: Annotated[str, typer.Option(help="Where runs lie.")] = "runs",
 ) -> None:
-    """Read completions, verdicts and advantages of a run."""
-    from assay.view.show import Selection
+    """Read completions, verdicts and advantages of a run, or its alarms."""
+    from assay.view.show import Selection, show_alarms
     from assay.view.show import show as show_run
+
+    if alarms:
+        show_alarms(run, Console(), folder)
+        return
 
     selection = Selection(step, phase, outcome, prompt, right, sort, limit)
     show_run(run, selection, Console(), folder)

@@ -127,7 +127,7 @@ class Verdict:
     """``None`` exactly when ``outcome`` is not in :data:`REWARDED`: the verifier's fault is never a 0."""
     outcome: Outcome
     parts: Mapping[str, float | None] = field(default_factory=dict)
-    """Each verifier's unweighted score by its name in the recipe."""
+    """Each verifier's unweighted score by its name in the recipe; those of ``reward.watch`` as ``watch/NAME``."""
     answer: str | None = None
     """What was taken for the answer."""
     seconds: float = 0.0

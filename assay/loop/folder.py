@@ -42,6 +42,11 @@ class RunFolder:
         return self.path / "evals.jsonl"
 
     @property
+    def alarms(self) -> Path:
+        """One JSON object per alarm."""
+        return self.path / "alarms.jsonl"
+
+    @property
     def rollouts(self) -> Path:
         """One parquet file per step and per evaluation."""
         return self.path / "rollouts"

@@ -12,6 +12,7 @@ from statistics import fmean, stdev
 import torch
 
 from assay.loop.source import Harvest
+from assay.recipe.derived import WATCH
 from assay.records import Group, Rollout, Verdict, is_right, share
 
 _NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*")
@@ -63,7 +64,16 @@ def _reward_metrics(verdicts: Sequence[Verdict], replaced: Sequence[Verdict]) ->
         for name, score in verdict.parts.items():
             if score is not None:
                 parts.setdefault(name, []).append(score)
-    return found | {f"reward/part/{name}": fmean(scores) for name, scores in parts.items()}
+    return found | {_part_metric(name): fmean(scores) for name, scores in parts.items()}
+
+
+def _part_metric(name: str) -> str:
+    """``reward/part/NAME``, of a watched verifier ``reward/watch/NAME``.
+
+    >>> _part_metric("math"), _part_metric("watch/strict")
+    ('reward/part/math', 'reward/watch/strict')
+    """
+    return f"reward/{name}" if name.startswith(WATCH) else f"reward/part/{name}"
 
 
 def _rollout_metrics(groups: Sequence[Group], pairs: Sequence[tuple[Rollout, Verdict]]) -> dict[str, float]:

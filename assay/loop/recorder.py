@@ -10,15 +10,17 @@ from assay.loop.evaluate import Evaluation
 from assay.loop.folder import RunFolder
 from assay.loop.source import Harvest
 from assay.recipe.schema import Recipe
+from assay.track.alarm_log import AlarmLog
+from assay.track.alarms import raised
 from assay.track.console import Console
 from assay.track.metrics import MetricsLog
 from assay.track.profile import Profiler
-from assay.track.rollouts import RolloutLog
+from assay.track.rollouts import RolloutLog, rows_of
 from assay.track.trackers import TrackedRun, Trackers
 
 
 class Recorder:
-    """metrics.jsonl, evals.jsonl, rollouts/, the console and the trackers, for a run that goes on after ``start_step``.
+    """The logs of a run (metrics, evals, alarms, rollouts), console and trackers, when it goes on after ``start_step``.
 
     Whatever was recorded later than that is forgotten: the run writes it again. Raises UserError when the folder cannot
     be written or a tracker is not installed, and OSError when the disk is full, as its methods do.
@@ -37,9 +39,12 @@ class Recorder:
         self._metrics = MetricsLog(folder.metrics)
         self._evals = MetricsLog(folder.evals)
         self._rollouts = RolloutLog(folder.rollouts, recipe.reward.gold) if recipe.track.rollouts else None
-        for log in (self._metrics, self._evals, self._rollouts):
+        self._alarms = AlarmLog(folder.alarms)
+        for log in (self._metrics, self._evals, self._rollouts, self._alarms):
             if log is not None:
                 log.truncate_after(start_step)
+        self._history: list[Mapping[str, float]] = [*self._metrics.read()]
+        self._gold = recipe.reward.gold
         settings = recipe.model_dump(mode="json")
         run = TrackedRun(folder.path, recipe.track.project, folder.path.name, settings, start_step)
         self._trackers = Trackers(recipe.track.trackers, run, partial(console.message, style="warning"))
@@ -61,8 +66,17 @@ class Recorder:
         self._metrics.append(step, metrics)
         self._trackers.log(step, metrics)
         self.console.step(step, metrics, harvest.generated)
+        self._look_for_alarms(step, metrics, harvest)
         if self._profiler is not None:
             self._profiler.step(step, metrics)
+
+    def _look_for_alarms(self, step: int, metrics: Mapping[str, float], harvest: Harvest) -> None:
+        """Say and write what the history shows by now; a function of the log alone, so a resumed run finds the same."""
+        self._history.append({"step": step, **metrics})
+        rows = partial(rows_of, step, harvest.generated, gold=self._gold)
+        for alarm in raised(self._history, self._alarms.names, rows):
+            self._alarms.append(alarm)
+            self.console.message(alarm.line(), "warning")
 
     def evaluation(self, step: int, evaluation: Evaluation) -> None:
         """Record a held-out evaluation after ``step``."""

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from assay.recipe.derived import (
+    WATCH,
     anchor_needs,
     corrects,
     generation_dtype,
     has_held_out,
     part_names,
     rejects_sequences,
+    watch_names,
 )
 from assay.recipe.names import ESTIMATORS
 from assay.recipe.schema import Recipe
@@ -163,6 +165,12 @@ def reward_parts(recipe: Recipe) -> Iterator[Refusal]:
     for name, times in Counter(part_names(recipe.reward)).items():
         if times > 1:
             yield Refusal("reward.parts", f"{times} parts are called {name!r}: give each its own name")
+    for name, times in Counter(watch_names(recipe.reward)).items():
+        if times > 1:
+            yield Refusal("reward.watch", f"{times} verifiers are called {name!r}: give each its own name")
+    for name in part_names(recipe.reward):
+        if name.startswith(WATCH):
+            yield Refusal("reward.parts", f"{name!r} begins as the names of reward.watch do: use another name")
     if all(part.weight == 0 for part in parts):
         yield Refusal("reward.parts", "all weights are 0: every reward would be 0")
     if recipe.objective.estimator == "gdpo" and len(parts) == 1:

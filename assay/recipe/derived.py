@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from assay.recipe.schema import CorrectionRecipe, Recipe, RewardRecipe
+from assay.recipe.schema import CorrectionRecipe, Recipe, RewardPart, RewardRecipe, WatchPart
 
 AnchorKind = Literal["live", "recompute", "rollout"]
 
@@ -95,6 +95,8 @@ def has_held_out(recipe: Recipe) -> bool:
 
 OVERLONG = "overlong"
 """Name of the reward part that ``reward.overlong_buffer`` adds."""
+WATCH = "watch/"
+"""Before the names of the verifiers of ``reward.watch``."""
 
 
 def part_names(reward: RewardRecipe) -> tuple[str, ...]:
@@ -104,5 +106,19 @@ def part_names(reward: RewardRecipe) -> tuple[str, ...]:
     >>> part_names(RewardRecipe(parts=[RewardPart(verifier="math"), RewardPart(verifier="my/rewards.py:brevity")]))
     ('math', 'brevity')
     """
-    names = [part.name or part.verifier.rpartition(":")[2] for part in reward.parts]
+    names = [_part_name(part) for part in reward.parts]
     return (*names, *([OVERLONG] if reward.overlong_buffer > 0 else []))
+
+
+def watch_names(reward: RewardRecipe) -> tuple[str, ...]:
+    """The name of each watched verifier in metrics and verdicts: no part of the reward has such a one.
+
+    >>> from assay.recipe.schema import WatchPart
+    >>> watch_names(RewardRecipe(watch=[WatchPart(verifier="math"), WatchPart(verifier="number", name="last")]))
+    ('watch/math', 'watch/last')
+    """
+    return tuple(WATCH + _part_name(part) for part in reward.watch)
+
+
+def _part_name(part: RewardPart | WatchPart) -> str:
+    return part.name or part.verifier.rpartition(":")[2]

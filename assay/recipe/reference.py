@@ -104,7 +104,7 @@ def default(key: Key) -> str:
     if value is PydanticUndefined or key.section is not None:
         return "`null`" if value is None else ""
     if item_section(field.annotation) is not None:
-        return f"`[{{verifier: {value[0].verifier}}}]`"
+        return f"`[{{verifier: {value[0].verifier}}}]`" if value else "`[]`"
     return '`""`' if value == "" else f"`{value if isinstance(value, (str, list, dict)) else shown(value)}`"
 
 

@@ -147,6 +147,17 @@ class RewardPart(Section):
     """Values of ``reward.verifier_column`` whose rows this part judges; empty: every row."""
 
 
+class WatchPart(Section):
+    """A verifier that is scored beside the reward and is no part of it: what the policy cannot learn to please."""
+
+    verifier: str
+    """A built-in name, or ``path/to/file.py:function`` with TRL's or verl's signature."""
+    name: str | None = None
+    """Its name in metrics, after ``watch/``; absent: the verifier's."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the verifier itself."""
+
+
 class RewardRecipe(Section):
     """How answers are judged."""
 
@@ -157,6 +168,8 @@ class RewardRecipe(Section):
     verifier_column: str | None = None
     """Column that names, for each row, the part or parts (a list) that judge it: for each name the first part
     with it among its ``rows``."""
+    watch: list[WatchPart] = Field(default_factory=list)
+    """Verifiers held out of the reward, such as a stricter one: an alarm tells when only the reward rises."""
     gold: str = "answer"
     """The column with the right answer."""
     overlong_buffer: float = Field(default=0.0, ge=0, le=1)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from assay.data.conventions import column_at
 from assay.errors import UserError
-from assay.recipe.derived import OVERLONG, part_names
-from assay.recipe.schema import RewardPart, RewardRecipe
+from assay.recipe.derived import OVERLONG, part_names, watch_names
+from assay.recipe.schema import RewardPart, RewardRecipe, WatchPart
 from assay.records import Prompt, Rollout, Verdict
 from assay.reward.combine import Term, combine
 from assay.reward.floor import Floor
@@ -30,7 +31,7 @@ class Scorer:
     """
 
     def __init__(self, recipe: RewardRecipe, max_tokens: int) -> None:
-        parts = [load_source(part) for part in recipe.parts]
+        parts = [load_source(part) for part in (*recipe.parts, *recipe.watch)]
         self._gold = recipe.gold
         self._max_tokens = max_tokens
         self._overlong: Length | None = None
@@ -40,10 +41,11 @@ class Scorer:
         """Names of the parts, in the order of the recipe, then ``overlong`` if it is on."""
         self._recipe = recipe
         self._terms = [Term(name, part.weight, part.when) for name, part in zip(self.names, recipe.parts, strict=False)]
+        self._watched = {len(recipe.parts) + place: name for place, name in enumerate(watch_names(recipe))}
         self._jury = Jury(parts, workers=recipe.workers, timeout_s=recipe.timeout_s)
         shaping = [(1.0, self._overlong.lowest)] if self._overlong is not None else []
         weights = [part.weight for part in recipe.parts]
-        self._floor = Floor([*zip(weights, self._jury.lowest, strict=True), *shaping])
+        self._floor = Floor([*zip(weights, self._jury.lowest, strict=False), *shaping])
 
     @property
     def per_group(self) -> bool:
@@ -59,12 +61,13 @@ class Scorer:
         except UserError as error:
             return [Verdict(None, "verifier_error", message=str(error)) for _ in rollouts]
         wants_ids = self._jury.wants_ids
-        by_part = await asyncio.gather(
+        judged = await asyncio.gather(
             *(
                 self._jury.judge(index, [self._case(prompt, rollout, wants_ids[index]) for rollout in rollouts])
-                for index in chosen
+                for index in (*chosen, *self._watched)
             )
         )
+        by_part, watched = judged[: len(chosen)], list(zip(*judged[len(chosen) :], strict=True))
         terms = [self._terms[index] for index in chosen]
         if self._overlong is not None:
             cases = [self._case(prompt, rollout) for rollout in rollouts]
@@ -74,7 +77,7 @@ class Scorer:
         found = list(zip(*by_part, strict=True))
         for findings in found:
             self._floor.see(chosen, [finding.judgement for finding in findings])
-        return [
+        verdicts = [
             combine(
                 terms,
                 [finding.judgement for finding in findings],
@@ -84,6 +87,10 @@ class Scorer:
             )
             for findings in found
         ]
+        names = tuple(self._watched.values())
+        return (
+            [_watched(v, names, findings) for v, findings in zip(verdicts, watched, strict=True)] if names else verdicts
+        )
 
     def _case(self, prompt: Prompt, rollout: Rollout, wants_ids: bool = False) -> Case:
         return Case(
@@ -123,6 +130,12 @@ def _shape(recipe: RewardRecipe) -> LengthOptions:
     return LengthOptions.model_validate({"buffer": recipe.overlong_buffer, "penalty": recipe.overlong_penalty})
 
 
+def _watched(verdict: Verdict, names: Sequence[str], findings: Sequence[Finding]) -> Verdict:
+    """The verdict with what the watched verifiers say in its parts; its reward and outcome stay what they are."""
+    scores = {name: finding.judgement.score for name, finding in zip(names, findings, strict=True)}
+    return replace(verdict, parts={**verdict.parts, **scores})
+
+
 def distinct_names(recipe: RewardRecipe) -> tuple[str, ...]:
     """The names of the parts (`assay.recipe.derived.part_names`); a :class:`UserError` if two are the same."""
     names = part_names(recipe)
@@ -132,7 +145,7 @@ def distinct_names(recipe: RewardRecipe) -> tuple[str, ...]:
     return names
 
 
-def load_source(part: RewardPart) -> Part:
+def load_source(part: RewardPart | WatchPart) -> Part:
     """A part as workers load it, with its function's source; UserError for a file that cannot be read."""
     name = part.name or part.verifier
     if not is_function(part.verifier):

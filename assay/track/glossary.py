@@ -45,6 +45,13 @@ GLOSSARY: tuple[Metric, ...] = (
     Metric("reward/std", "reward", "Standard deviation of the rewards over the step's valid rollouts (ddof 1)."),
     Metric("reward/part/*", "score", "Mean unweighted score of one verifier, by its name in the recipe."),
     Metric(
+        "reward/watch/*",
+        "score",
+        "Mean score of a verifier of `reward.watch`, which is no part of the reward.",
+        "rises with the reward",
+        "Where the reward rises and this does not, the policy is pleasing the verifier, not solving the task.",
+    ),
+    Metric(
         "reward/correct",
         "share",
         "Mean score of the first reward part: how many answers are right, whatever the shaping.",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assay.recipe.schema import Recipe
+from assay.track.alarms import Alarm
 from assay.track.rollouts import LoggedRollout, logged_steps, read
 from assay.track.samples import good_and_bad
 from assay.track.trackers import flatten
@@ -49,6 +50,27 @@ def spread(steps: Sequence[int], count: int) -> list[int]:
     if len(steps) <= count:
         return list(steps)
     return [steps[round(i * (len(steps) - 1) / (count - 1))] for i in range(count)]
+
+
+def alarms(run: RunRecord) -> str:
+    """What was raised, each with what it means, what to try, and completions that show it."""
+    if not run.alarms:
+        return '<div class="card"><p class="note">None was raised.</p></div>'
+    return "".join(_alarm(alarm) for alarm in run.alarms)
+
+
+def _alarm(alarm: Alarm) -> str:
+    """One alarm; numbers, names and completions are all escaped."""
+    head = f"<h3>{safe(alarm.name.replace('_', ' '))}, since step {alarm.since}</h3>"
+    words = f"<p class='warn'>{safe(alarm.saw)}</p><p>{safe(alarm.meaning)}</p><p>Try: {safe(alarm.advice)}</p>"
+    shown = "".join(
+        f'<div class="sample fail"><div class="verdict"><span>{example.tokens} tokens</span>'
+        f"<span>{safe('no reward' if example.reward is None else f'reward {example.reward:.3g}')}</span></div>"
+        f"<p>{safe(example.question.strip())}</p><pre>{safe(example.completion)}</pre></div>"
+        for example in alarm.examples
+    )
+    pair = f'<p class="note">At step {alarm.step}:</p><div class="pair">{shown}</div>' if shown else ""
+    return f'<div class="turn">{head}{words}{pair}</div>'
 
 
 def _turn(rows: Sequence[LoggedRollout]) -> str:

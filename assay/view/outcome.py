@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from assay.records import Rollout
+from assay.track.alarm_log import read_alarms
 from assay.track.numbers import duration, number
 from assay.track.profile_table import profile_tables
 from assay.track.rollouts import LoggedRollout, logged_steps, read
@@ -57,6 +58,8 @@ def outcome_panel(run: Path, report: Path, answers: int = 3) -> RenderableType:
     pairs = _then_and_now(run, answers)
     if pairs:
         parts += [_answers(pairs), Text()]
+    for alarm in read_alarms(run / "alarms.jsonl"):
+        parts += [Text(f"{alarm.name.replace('_', ' ')} since step {alarm.since}: {alarm.saw}", "yellow")]
     parts += [_times(summary), Text(f"report  {report}"), Text(f"model   {run / 'model'}")]
     if summary.get("profile"):
         parts += [Text(), profile_tables(summary["profile"])]

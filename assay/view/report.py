@@ -17,6 +17,7 @@ from assay.view.run_record import RunRecord, open_run
 _SECTIONS: tuple[tuple[str, Callable[[RunRecord], str]], ...] = (
     ("What ran", exhibits.recipe),
     ("Before and after", sections.before_after),
+    ("Alarms", exhibits.alarms),
     ("Reward", sections.reward),
     ("Groups", sections.groups),
     ("Length", sections.lengths),
@@ -38,7 +39,7 @@ def page(run: RunRecord) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{safe(run.name)} · assay</title><style>{style}</style></head><body><main>"
         f"{head}{sections.headline(run)}{sections.tiles(run)}{body}"
-        "<footer>Drawn from metrics.jsonl, evals.jsonl, summary.json and rollouts/ of the run folder. "
+        "<footer>Drawn from metrics.jsonl, evals.jsonl, alarms.jsonl, summary.json and rollouts/ of the run folder. "
         "What each metric means: docs/metrics.md.</footer></main></body></html>\n"
     )
 

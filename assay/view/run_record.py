@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from assay.errors import UserError, nearest
+from assay.track.alarm_log import read_alarms
+from assay.track.alarms import Alarm
 from assay.track.metrics import read_metrics
 
 _MARKS = ("recipe.yaml", "metrics.jsonl", "rollouts", "summary.json")
@@ -52,6 +54,7 @@ class RunRecord:
     """A row per step, each with its ``step``."""
     evals: Sequence[Mapping[str, float]]
     summary: Mapping[str, Any]
+    alarms: Sequence[Alarm] = ()
 
     @property
     def name(self) -> str:
@@ -118,6 +121,7 @@ def open_run(folder: Path) -> RunRecord:
         metrics=read_metrics(folder / "metrics.jsonl"),
         evals=read_metrics(folder / "evals.jsonl"),
         summary=_mapping(folder / "summary.json"),
+        alarms=read_alarms(folder / "alarms.jsonl"),
     )
 
 

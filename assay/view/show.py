@@ -137,6 +137,24 @@ def show(run: str | Path, selection: Selection, console: rich.console.Console, f
     console.print(Text(f"{path.name}: {shown}{hint}", style="dim"))
 
 
+def show_alarms(run: str | Path, console: rich.console.Console, folder: str | Path = "runs") -> None:
+    """Print what was raised in a run, each alarm with completions that show it. Raises :class:`UserError` as `show`."""
+    path = locate(run, folder)
+    found = open_run(path).alarms
+    for alarm in found:
+        body = [Text(alarm.saw, style="bold"), Text(alarm.meaning), Text(f"Try: {alarm.advice}")]
+        for example in alarm.examples:
+            reward = "no reward" if example.reward is None else f"reward {example.reward:.3g}"
+            body += [
+                Text(),
+                Text(f"{reward} · {example.tokens} tokens · {one_line(example.question, 120)}", style="dim"),
+            ]
+            body.append(Text(visible(example.completion)))
+        title = Text(f"{alarm.name.replace('_', ' ')} · since step {alarm.since}, raised at {alarm.step}")
+        console.print(Panel(Stack(*body), title=title, title_align="left", border_style="yellow"))
+    console.print(Text(f"{path.name}: {len(found) or 'no'} alarm{'' if len(found) == 1 else 's'}", style="dim"))
+
+
 def _neighbours(rows: Sequence[LoggedRollout]) -> Iterator[list[LoggedRollout]]:
     """Split the rows where step or prompt changes, the order kept."""
     for _, group in groupby(rows, key=lambda r: (r.step, r.prompt_id, r.admission)):

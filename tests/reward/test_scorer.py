@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reward_helpers import MAX_TOKENS, is_running, prompt, recipe, rollout, rollouts, write
 
 from assay.errors import UserError
-from assay.recipe.schema import RewardPart, RewardRecipe
+from assay.recipe.schema import RewardPart, RewardRecipe, WatchPart
 from assay.records import Prompt, Rollout, Verdict
 from assay.reward.pool import Answered, Crashed, Reply, TimedOut
 from assay.reward.scorer import Scorer
@@ -295,3 +295,17 @@ def test_the_rule_for_a_group() -> None:
     assert trial(replies, "a", "b") == [(1.0, "scored"), (0.0, "unverifiable")]
     together = {(both, False): [HANG, HANG], (first, False): [ok(1.0)], (second, False): [ok(1.0)]}
     assert trial(together, "a", "b") == [(None, "verifier_timeout")] * 2
+
+
+def test_a_watched_verifier_is_scored_and_moves_nothing() -> None:
+    watched = [WatchPart(verifier="number", name="strict", options={"extract": "only"})]
+    answers = rollouts("4", "2+2=4", "none")
+    plain = verdicts(recipe("number"), answers)
+    found = verdicts(recipe("number", watch=watched, overlong_buffer=0.5), answers)
+    assert [v.reward for v in found] == [v.reward for v in plain] == [1.0, 1.0, 0.0]
+    assert [v.outcome for v in found] == [v.outcome for v in plain]
+    assert [v.parts["watch/strict"] for v in found] == [1.0, 0.0, 0.0]
+    assert list(found[0].parts) == ["number", "overlong", "watch/strict"]
+    broken = [WatchPart(verifier="number", options={"extract": "boxed"}), WatchPart(verifier="math")]
+    lost = verdicts(recipe("number", watch=broken), rollouts("5"), prompt(answer="[asy] draw((0,0)); [/asy]", text="?"))
+    assert lost[0].parts["watch/math"] is None
