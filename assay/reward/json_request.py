@@ -24,6 +24,10 @@ _PROSE = re.compile(
 _ANY_ORDER = re.compile(
     r"order[^.;,]{0,30}(?:ignored|irrelevant|not matter|free)|(?:any|ignor\w+|regardless of)[^.;,]{0,15}order"
 )
+_SUBSET = re.compile(
+    r"\bsubset\b|(?:extra|further|other|additional) keys (?:are |may be )?(?:fine|allowed|ok|ignored|there)"
+)
+_KIND = re.compile(r"\bjson (object|array|list)\b", re.IGNORECASE)
 _TAG = re.compile(r"<(\w+)>")
 
 
@@ -48,6 +52,16 @@ def place_asked(instruction: str) -> tuple[Place, str]:
     return ("bare" if _ALONE.search(instruction) else "either"), "answer"
 
 
+def type_asked(instruction: str) -> dict[str, Any] | None:
+    """A schema of the type that a request names: object or array; ``None`` where it names neither, or both.
+
+    >>> type_asked("Reply with one JSON object."), type_asked("Reply in JSON.")
+    ({'type': 'object'}, None)
+    """
+    found = {"object" if kind.casefold() == "object" else "array" for kind in _KIND.findall(instruction)}
+    return {"type": found.pop()} if len(found) == 1 else None
+
+
 def comparison_asked(compare: str) -> dict[str, Any]:
     """The options of ``json`` for how the gold value is compared, from words.
 
@@ -63,5 +77,5 @@ def comparison_asked(compare: str) -> dict[str, Any]:
             said,
         )
     )
-    subset = bool(re.search(r"subset|at least|contain|includ|extra keys (?:are )?(?:fine|allowed|ok)", said))
+    subset = bool(_SUBSET.search(said))
     return {"match": "subset" if subset else "equal", "any_order": any_order and "key order" not in said}

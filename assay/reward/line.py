@@ -7,6 +7,7 @@ scores a file reads it in the same way. A kind without a reader is the name of a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +16,10 @@ from assay.errors import UserError, nearest
 from assay.records import Finish
 from assay.registry import Registry
 from assay.reward.function import is_function
-from assay.reward.json_request import comparison_asked, place_asked
+from assay.reward.json_request import comparison_asked, place_asked, type_asked
 from assay.reward.verifier import Case, verifiers
 
+_OTHER_TEXT = re.compile(r"text [^.;]*\b(?:is|are|may)\b(?! not)[^.;]*\b(?:allowed|fine|ok|stand)\b", re.IGNORECASE)
 _FINISHES: tuple[Finish, ...] = ("stop", "length", "cancelled", "error")
 
 
@@ -74,6 +76,7 @@ def choice(tests: Mapping[str, Any], question: str) -> Plan:
 def form(tests: Mapping[str, Any], question: str) -> Plan:
     """``tests.template``; ``prefilled`` is what the chat template wrote of the answer; ``eos`` is no content."""
     options = {key: tests[key] for key in ("template", "eos") if key in tests}
+    options["loose"] = any(_OTHER_TEXT.search(str(rule)) for rule in tests.get("rules") or ())
     return Plan("format", options, prompt=question + tests.get("prefilled", ""))
 
 
@@ -86,10 +89,13 @@ def length(tests: Mapping[str, Any], question: str) -> Plan:
 @readers.register("json")
 def structured(tests: Mapping[str, Any], question: str) -> Plan:
     """``tests.schema``; ``instruction``: where the JSON may stand; ``compare``: how it is held against the gold."""
-    place, tag = place_asked(tests.get("instruction") or question)
-    options = {"place": place, "tag": tag, "parse_only": not tests.get("schema") and not tests.get("compare")}
+    request = tests.get("instruction") or question
+    place, tag = place_asked(request)
+    options = {"place": place, "tag": tag}
     if tests.get("compare"):
         options |= comparison_asked(str(tests["compare"]))
+    elif tests.get("schema") is None:
+        options |= {"parse_only": True, "json_schema": type_asked(request)}
     return Plan("json", options, columns={"schema": tests.get("schema")})
 
 

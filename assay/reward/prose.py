@@ -26,6 +26,8 @@ _ENDS_BOTH_WAYS = _set("etc inc ltd co corp jr sr al est no st min max mar sat e
 """Abbreviations that may also end a sentence: they do when a capital letter follows."""
 _BEFORE_NUMBERS = _set("no fig figs vol st mar sat min max est ed ext")
 """Of these, the ones that stand before a number."""
+_STARTERS = _set("it the he she we they this that these those i in but and then there you so a an my our his her")
+"""Words that begin a sentence after what looks like initials."""
 _CHUNK = re.compile(r"[^\s\u2013\u2014]+")
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u0e00-\u0e7f]")
 _END = re.compile(r"(?:[.!?\u2026\u0964\u061f]+[\"'\u2019\u201d)\]*_]*(?=\s|$))|[\u3002\uff01\uff1f]+")
@@ -60,8 +62,8 @@ def words(text: str) -> list[str]:
 def sentences(text: str) -> list[str]:
     """The sentences of a text.
 
-    >>> sentences('Dr. Lee paid $3.50. "Why?" he asked. J. R. left at 5 p.m. Fine!')
-    ['Dr. Lee paid $3.50.', '"Why?" he asked.', 'J. R. left at 5 p.m.', 'Fine!']
+    >>> sentences('Dr. Lee paid $3.50. "Why?" he asked. J. R. Doe left at 5 p.m. Fine!')
+    ['Dr. Lee paid $3.50.', '"Why?" he asked.', 'J. R. Doe left at 5 p.m.', 'Fine!']
     """
     found: list[str] = []
     for block in _BLANK_LINE.split(plain(text).strip()):
@@ -87,8 +89,8 @@ def _ends(block: str, match: re.Match[str]) -> bool:
     bare = last.replace(".", "").casefold()
     if re.fullmatch(r"(?:[-*#]\s*)?\d{1,3}", block[: match.start()].rpartition("\n")[2].strip()):
         return False  # "1. First" numbers a list
-    if re.fullmatch(r"[A-Z](?:\.[A-Z])*", last) and last != "I":  # initials; "U.S." before a capital is undecided
-        return False
+    if re.fullmatch(r"[A-Z](?:\.[A-Z])*", last) and last != "I":  # J. Doe, the U.S. Army; but: Plan B. It failed.
+        return after.split()[0].casefold().strip(".,") in _STARTERS
     if bare in _ENDS_BOTH_WAYS:
         return not (bare in _BEFORE_NUMBERS and after[0].isdigit())
     return bare not in _ABBREVIATIONS

@@ -1,4 +1,9 @@
-"""``format``: the completion has the blocks of a template, each exactly once, in order, with content."""
+"""``format``: the completion has the blocks of a template, each exactly once, in order, with content.
+
+Accepts: the blocks with white space between and around them; an opening tag that ends the prompt counts as the
+completion's. Rejects: a block that is missing, repeated, nested, empty, never closed or out of order; tags in
+another case; text outside of the blocks, unless the template has a ``...`` there or ``loose`` allows it.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +17,17 @@ from assay.recipe.schema import Section
 from assay.reward.verifier import Case, Judgement, register
 
 _BLOCK = re.compile(r"<(\w+)>\s*\.\.\.\s*</\1>")
+_PIECE = re.compile(r"<(?P<tag>\w+)>\s*\.\.\.\s*</(?P=tag)>|(?P<text>\.\.\.)")
 
 
 class FormatOptions(Section):
     """Options of ``format``."""
 
     template: str = "<think>...</think> <answer>...</answer>"
-    """Blocks `<tag>...</tag>` in order; only white space may stand between and around them."""
+    """Blocks `<tag>...</tag>` in order; a `...` of its own is text that must be there; else only white space may
+    stand between and around the blocks."""
+    loose: bool = False
+    """Other text may stand between and around the blocks."""
     eos: str = ""
     """End-of-turn text to drop from the end, where completions are recorded with it."""
 
@@ -26,7 +35,7 @@ class FormatOptions(Section):
     @classmethod
     def _is_blocks(cls, template: str) -> str:
         names = _BLOCK.findall(template)
-        if not names or _BLOCK.sub("", template).strip() or len(set(names)) < len(names):
+        if not names or _PIECE.sub("", template).strip() or len(set(names)) < len(names):
             raise ValueError("must be blocks such as <think>...</think> <answer>...</answer>, each tag once")
         return template
 
@@ -50,12 +59,19 @@ class Format:
             for mark in (f"<{tag}>", f"</{tag}>"):
                 if (count := text.count(mark)) != 1:
                     return Judgement(0.0, message=f"{count} times {mark}")
-        match = re.fullmatch(r"\s*".join(f"<{tag}>(.*?)</{tag}>" for tag in tags), text, re.DOTALL)
+        pieces = [piece["tag"] or "..." for piece in _PIECE.finditer(self.options.template)]
+        match = self._pattern(pieces).fullmatch(text)
         if match is None:
             return Judgement(0.0, message="blocks out of order, or text around them")
-        empty = [tag for tag, content in zip(tags, match.groups(), strict=True) if not content.strip()]
-        return Judgement(0.0, message=f"<{empty[0]}> is empty") if empty else Judgement(1.0)
+        empty = [piece for piece, content in zip(pieces, match.groups(), strict=True) if not content.strip()]
+        return Judgement(0.0, message=f"{empty[0]} is empty") if empty else Judgement(1.0)
 
     def canary(self, gold: Any) -> str:
         """The template with the gold answer in every block."""
         return self.options.template.replace("...", str(gold) or "...")
+
+    def _pattern(self, pieces: list[str]) -> re.Pattern[str]:
+        tags = set(_BLOCK.findall(self.options.template))
+        between = ".*?" if self.options.loose else r"\s*"
+        written = [f"<{piece}>(.*?)</{piece}>" if piece in tags else "(.*?)" for piece in pieces]
+        return re.compile(between.join(["", *written, ""]), re.DOTALL)

@@ -23,7 +23,9 @@ from assay.reward.extraction import after_thinking
 from assay.reward.prose import paragraphs, sentences, words
 from assay.reward.verifier import Case, Judgement, Verifier, no_answer, register, verifier_error, verifiers
 
-Unit = Literal["tokens", "words", "chars", "characters", "non_whitespace_chars", "sentences", "lines", "paragraphs"]
+Unit = Literal[
+    "tokens", "words", "chars", "characters", "non_whitespace_chars", "sentences", "lines", "paragraphs", "bytes"
+]
 
 _READ_BY = {
     "overlong": {"buffer", "penalty"},
@@ -38,6 +40,7 @@ COUNTS: dict[str, Callable[[str], int]] = {
     "sentences": lambda text: len(sentences(text)),
     "lines": lambda text: sum(bool(line.strip()) for line in text.splitlines()),
     "paragraphs": lambda text: len(paragraphs(text)),
+    "bytes": lambda text: len(text.encode("utf-8", "surrogatepass")),
 }
 """How much of a unit a text has; tokens are counted by the sampler."""
 
