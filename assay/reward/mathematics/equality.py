@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 
 import mpmath
@@ -334,6 +335,10 @@ def same_node(a: Node, b: Node, domain: Domain) -> bool:
         case (Matrix(), Group()) | (Group(), Matrix()):
             matrix, group = (a, b) if isinstance(a, Matrix) else (b, a)
             return _same_vector(matrix, group, domain)
+        case Group("mod", (one, modulus), _), Group("mod", (other, divisor), _):
+            return modulus == divisor and _congruent(one, other, modulus)
+        case (_, Group("mod", (other, _), _)) | (Group("mod", (other, _), _), _):
+            return same_node(a if isinstance(b, Group) and b.opening == "mod" else b, other, domain)
         case Group(r"\{", items, _), Group(r"\{", others, _):
             return _same_members(items, others, domain)
         case Group(), Group():
@@ -346,6 +351,13 @@ def same_node(a: Node, b: Node, domain: Domain) -> bool:
     if any(isinstance(n, (Group, Matrix, Chain, Builder, Combined, Reals)) for side in (a, b) for n in walk(side)):
         return False
     return same_value(a, b, domain)
+
+
+def _congruent(a: Node, b: Node, modulus: Node) -> bool:
+    one, other, divisor = real_value(a), real_value(b), real_value(modulus)
+    if not (isinstance(one, Fraction) and isinstance(other, Fraction) and isinstance(divisor, Fraction)):
+        return False
+    return divisor != 0 and ((one - other) / divisor).denominator == 1
 
 
 def _scaled(node: Node) -> Node:

@@ -2,7 +2,7 @@ r"""Tokens -> nodes, by recursive descent: LaTeX and plain notation in one gramm
 
 Precedence, from the loosest: relations, unions and intersections, sums, products (also without a sign between the
 factors), signs, powers and factorials. ``1/2x`` is half of x; ``3\frac{1}{2}`` and ``3 1/2`` are mixed numbers;
-``\sin 2x\cos x`` is a product of two functions. Integrals, limits and sums over an index are not read.
+``\sin 2x\cos x`` is a product of two functions.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from assay.reward.mathematics.operators import BIG, big_operator
 from assay.reward.mathematics.tokens import FUNCTIONS, Dialect, Token, Unreadable, tokenize
 from assay.reward.mathematics.tree import (
     HALF,
@@ -41,7 +42,7 @@ _INVERSE = {"sin", "cos", "tan", "cot"}
 _PLAIN_INVERSE = {"asin": "arcsin", "acos": "arccos", "atan": "arctan"}
 _MATRICES = ("matrix", "pmatrix", "bmatrix", "Bmatrix", "array", "smallmatrix")
 _SETS = {"cup": "or", "cap": "and", "setminus": "minus"}
-_OPERANDS = ("frac", "binom", "mathbb", "lfloor", "lceil", "vec", "hat", "overrightarrow")
+_OPERANDS = ("frac", "binom", "mathbb", "lfloor", "lceil", "vec", "hat", "overrightarrow", "overline", "bar", *BIG)
 _BRACKETS = {"(": ")", "[": "]", r"\{": r"\}"}
 
 
@@ -359,7 +360,12 @@ class _Parser:
                 raise Unreadable("an angle bracket that is never closed")
             self.take()
             return Group("(", tuple(items), ")")
-        if name in ("vec", "hat", "overrightarrow"):
+        if name in BIG:
+            return big_operator(self, name)
+        if name == "ldots":
+            return Sym("...")
+        if name in ("vec", "hat", "overrightarrow", "overline", "bar", "tilde"):
+            name = "bar" if name == "overline" else name
             inner = self.braced()
             return Sym(f"{name} {inner.name}") if isinstance(inner, Sym) else Call(name, (inner,))
         raise Unreadable(rf"the command \{name}")

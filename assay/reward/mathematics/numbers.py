@@ -75,7 +75,9 @@ def _same(a: Node, b: Node, domain: Domain, common_log: bool) -> bool:
 
 
 def _alternates(node: Node) -> bool:
-    """Is it a power of a negative number with an unknown exponent, which is real only for whole numbers?"""
+    """Does it have values for whole numbers only: a sum over an index, a negative number to an unknown power?"""
+    if isinstance(node, Call) and node.name in ("sum", "prod"):
+        return True
     return (
         isinstance(node, Power)
         and bool(symbols(node.exponent))

@@ -9,7 +9,7 @@ from fractions import Fraction
 from assay.reward.mathematics.numbers import Domain, real_value
 from assay.reward.mathematics.reading import Item
 from assay.reward.mathematics.tree import Const, Node, Num, Product, walk
-from assay.reward.mathematics.units import Unit, units_in
+from assay.reward.mathematics.units import MEASURES, Unit, units_in
 
 Same = Callable[[Node, Node, Domain], bool]
 
@@ -96,7 +96,7 @@ def _has_pi(node: Node) -> bool:
 def _same_things(a: Unit, b: Unit) -> bool:
     """Things counted, not measured, in words that share one: "red apples" and "apples"."""
     left, right = ({name for name, _ in unit.dimensions} for unit in (a, b))
-    return bool(left & right) and a.factor == b.factor == 1
+    return bool(left & right) and not (left | right) & MEASURES
 
 
 def _asked(question: str) -> list[Unit]:

@@ -41,6 +41,10 @@ _SAID = re.compile(
 )
 _BASED = re.compile(r"(?P<digits>[0-9A-F]+(?:\.[0-9A-F]+)?)\s*_\s*\{?\s*(?:\\text\s*\{)?\s*(?P<base>\w+)\s*\}?\s*\}?")
 _RATIO = re.compile(r"(\d+(?:\.\d+)?)\s*:\s*(\d+(?:\.\d+)?)")
+_CLOCK = re.compile(r"(?:[01]?\d|2[0-4])\s*:\s*[0-5]\d")
+_MODULUS = re.compile(
+    r"\(?\s*\\(?:p?mod|bmod)(?![A-Za-z])\s*\{?\s*(?P<modulus>\d+)\s*\}?\s*\)?$|\(\s*mod\s+(?P<plain>\d+)\s*\)$"
+)
 _BASES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
 _WORDS = re.compile(r"[\w\s,.'\u2019\-()/:&%!?°]*[A-Za-z][\w\s,.'\u2019\-()/:&%!?°]*")
 _FRACTION = re.compile(r"-?(?:\\frac\s*\{\s*-?(\d+)\s*\}\s*\{\s*(\d+)\s*\}|(\d+)\s*/\s*(\d+))")
@@ -166,10 +170,16 @@ def _item(text: str, dialect: Dialect) -> Item:
             return Item(f"{based['digits'].lstrip('0') or '0'}_{base}", base=base)
     main, *about = [piece for _, piece in split(text, _ABOUT)]
     name, parts = _named(main)
+    if _CLOCK.fullmatch(parts[0]):
+        return Item(shown, name, words=shown.lstrip("0"))
     if ratio := _RATIO.fullmatch(parts[0]):
         top, bottom = Fraction(ratio[1]), Fraction(ratio[2])
         return Item(shown, name, (quotient(Num(top), Num(bottom)),), words=shown)
     try:
+        if modulus := _MODULUS.search(parts[-1]):
+            body = parse(parts[-1][: modulus.start()], dialect)
+            number = Num(Fraction(modulus["modulus"] or modulus["plain"]))
+            return Item(shown, name, (Group("mod", (body, number), "mod"),))
         pieces = [split_unit(part) for part in parts]
         values = tuple(parse(body, dialect) for body, _ in pieces)
         near = tuple(parse(split_unit(part.strip())[0], dialect) for part in about)

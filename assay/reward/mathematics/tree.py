@@ -158,7 +158,12 @@ def symbols(node: Node) -> frozenset[str]:
     >>> sorted(symbols(Sum((Sym("x"), Power(Sym("y"), HALF)))))
     ['x', 'y']
     """
-    return frozenset(n.name for n in walk(node) if isinstance(n, Sym))
+    if isinstance(node, Sym):
+        return frozenset({node.name})
+    if isinstance(node, Call) and node.name in ("sum", "prod"):  # the index is no unknown of the whole
+        index, *rest = node.args
+        return frozenset().union(*map(symbols, rest)) - symbols(index) - {"nothing"}
+    return frozenset().union(*map(symbols, children(node)))
 
 
 def replaced(node: Node, change: Callable[[Node], Node | None]) -> Node:

@@ -37,6 +37,8 @@ frequency: Hz hertz 1
 amount: mol mole 1
 data: bit 1/8; byte 1; kilobyte KB 1000; megabyte MB 1000000
 """
+MEASURES = frozenset(re.findall(r"^(\w+):", _TABLE, re.MULTILINE))
+"""Dimensions that are measured, not counted."""
 _FILLER = frozenset(
     re.findall(
         r"\w+", "unit total item the of a an in each exactly altogether all away only left value answer about ways way"
@@ -56,6 +58,7 @@ _PLAIN = re.compile(
     r"(?<=[\d)}!])\s*(?P<unit>(?:(?:square|sq\.?|cubic|cu\.?)\s+)?(?:[A-Za-z]{2,}\.?|[mgslhLJNVWAK])(?:\s*\^\s*\{?[23]\}?)?"
     r"(?:\s*(?:/|\bper\b|\s)\s*[A-Za-z]+(?:\s*\^\s*\{?[23]\}?)?)*)$"
 )
+_ANGLE = re.compile(r"(?:sin|cos|tan|cot|sec|csc)\b[^+=]*\^\s*\{?\s*\\circ\s*\}?\s*\)?$")
 _TEMPERATURE = re.compile(r"\^\s*\{?\s*\\circ\s*\}?\s*(?:\\text\s*\{\s*)?([CF])\s*\}?$")
 _CURRENCY = re.compile(r"^(?P<sign>[-+]?)\s*(?P<mark>\\\$|\$|€|£|USD|US\$|Rs\.?|₹)\s*(?P<rest>[-+]?[\d.(\\].*)$")
 
@@ -173,6 +176,8 @@ def split_unit(text: str) -> tuple[str, str]:
         unit = r"\$" if unit == "$" else unit
     if scale := _TEMPERATURE.search(text):
         return text[: scale.start()].strip(), {"C": "celsius", "F": "fahrenheit"}[scale[1]]
+    if _ANGLE.search(text):  # sin 30 degrees is a number
+        return text, unit
     if (trailing := _TRAILING.search(text)) and text[: trailing.start()].strip():
         return text[: trailing.start()].rstrip(" \\"), f"{trailing.group().strip()} {unit}".strip()
     if (words := _PLAIN.search(text)) and not unit:

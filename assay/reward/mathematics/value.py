@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -21,6 +21,8 @@ Value = Fraction | Any
 
 EXACT_BITS = 120_000
 """Rationals longer than this are not computed exactly."""
+MOST_TERMS = 300
+"""Terms of a sum over an index."""
 LARGEST_EXPONENT = 10_000_000
 """Binary exponents beyond this are refused."""
 
@@ -72,9 +74,27 @@ class Evaluator:
                 return self._fold(factors, c, lambda a, b: a * b)
             case Power(base, exponent):
                 return _power(self._value(base, c), self._value(exponent, c), c)
+            case Call("sum" | "prod" as name, (Sym(index), low, high, body)):
+                return self._total(name, index, (low, high), body, c)
             case Call(name, args):
                 return _called(name, [self._value(arg, c) for arg in args], c, self.common_log)
         raise Undefined(type(node).__name__)
+
+    def _total(self, name: str, index: str, bounds: tuple[Node, Node], body: Node, c: Any) -> Value:
+        low, high = (self._value(bound, c) for bound in bounds)
+        if not all(isinstance(end, Fraction) and end.denominator == 1 for end in (low, high)):
+            raise Undefined("bounds that are no whole numbers")
+        if high - low > MOST_TERMS:
+            raise Unsized("a long sum")
+        total: Value = Fraction(name == "prod")
+        for k in range(int(low), int(high) + 1):
+            one = replace(self, unknowns={**self.unknowns, index: Fraction(k)})._value(body, c)
+            exact = isinstance(total, Fraction) and isinstance(one, Fraction)
+            if exact and _bits(total) + _bits(one) > EXACT_BITS:
+                raise Unsized("a long rational")
+            left, right = (total, one) if exact else (real(total, c), real(one, c))
+            total = left + right if name == "sum" else left * right
+        return total
 
     def _fold(self, nodes: tuple[Node, ...], c: Any, join: Callable[[Any, Any], Any]) -> Value:
         total = self._value(nodes[0], c)

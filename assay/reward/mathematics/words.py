@@ -24,6 +24,7 @@ def said(text: str) -> str:
     >>> said("The empty set."), said("Does not exist"), said("(B)")
     ('no solution', 'undefined', 'b')
     """
+    text = re.sub(r"\b([ap])\.?\s?m\b\.?", r"\1m", text.lower())
     words = re.sub(r"[^\w\s:%/-]", " ", text.lower().replace("'", " ").replace("’", " "))
     kept = [word for word in words.split() if word not in ("the", "a", "an") or len(words.split()) == 1]
     spelling = " ".join(kept)

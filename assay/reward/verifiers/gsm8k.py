@@ -109,6 +109,7 @@ def slot_numbers(slot: str) -> list[Fraction]:
     >>> [[str(n) for n in slot_numbers(s)] for s in ("$31.00", "12 apples", "40 + 2 = 42", "40 or 42", "84/2", "5 1/2")]
     [['31'], ['12'], ['42'], ['40', '42'], ['42'], ['11/2']]
     """
+    slot = re.sub(r"<<[^<>]*>>", "", slot)  # GSM8K's calculator
     for reading in read(slot)[:1]:
         values = [real_value(item.values[-1]) if item.values else None for item in reading.items]
         if values and all(isinstance(value, Fraction) for value in values):
