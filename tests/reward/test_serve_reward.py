@@ -11,6 +11,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 import torch
 import transformers
 from judge_helpers import ask
+from reward_helpers import wait_until
 from tiny import save_tiny, tiny_config, tiny_tokenizer
 
 import assay.reward.verifiers
@@ -123,6 +125,15 @@ def test_served_scores_are_the_models_own_whatever_the_batch(model: Path) -> Non
         output, errors = process.communicate(timeout=60)
         assert process.returncode in (0, -signal.SIGTERM), errors
         assert "Traceback" not in output + errors
+
+
+def test_what_was_accepted_is_finished_before_it_ends(model: Path) -> None:
+    with serving(model, "--max-wait-ms", "1000") as (url, process), ThreadPoolExecutor(1) as asker:
+        reply = asker.submit(post, f"{url}/score", {"items": [{"prompt": "2+2?", "completion": "4"}]})
+        assert wait_until(lambda: counters(url)["requests_total"] == 1)
+        process.send_signal(signal.SIGTERM)
+        assert len(reply.result(60)["scores"]) == 1
+        process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize(("family", "labels", "chat"), [("llama", 1, False), ("bert", 3, True), ("bert", 1, False)])
