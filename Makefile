@@ -6,11 +6,12 @@ STAMP := $(VENV)/.installed
 EXTRAS := code,demo,tensorboard,judge,serve,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test soak lint bench docs clean
 
 help:
 	@echo "make demo    train a 135-million-parameter model to do arithmetic, here, in minutes"
 	@echo "make test    run the tests"
+	@echo "make soak    5,000 verdicts with bombs among them, while workers are killed"
 	@echo "make lint    ruff and pyright"
 	@echo "make bench   the benchmarks"
 	@echo "make docs    write the generated pages of docs/ anew"
@@ -33,6 +34,9 @@ test: $(STAMP)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/objective tests/golden --cov=assay.objective --cov-branch \
 		--cov-report=term:skip-covered --cov-fail-under=100
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/objective --ignore=tests/golden
+
+soak: $(STAMP)
+	@ASSAY_SOAK=5000 $(BIN)/python -m pytest tests/reward/test_soak.py
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -21,7 +21,12 @@ READY = {"math", "gsm8k", "choice", "format", "json", "ifeval", "length", "code"
 """Kinds whose verifier is finished."""
 ROWS = [
     row
-    for name in ("verifier_cases.jsonl", "verifier_cases_more.jsonl", "verifier_cases_structure.jsonl")
+    for name in (
+        "verifier_cases.jsonl",
+        "verifier_cases_more.jsonl",
+        "verifier_cases_structure.jsonl",
+        "verifier_cases_code.jsonl",
+    )
     for line in (DATA / name).read_text(encoding="utf-8").splitlines()
     if (row := json.loads(line))["kind"] in READY
 ]

@@ -10,6 +10,7 @@ import ctypes
 import errno
 import platform
 import struct
+from functools import cache
 
 _CALLS = (
     # name, x86-64, ARM64
@@ -50,20 +51,26 @@ _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _MACHINE, _FIRST_ARGUMENT = 0, 4, 16
 _ALLOW, _FAIL, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _SET_SECCOMP, _FILTER = 22, 2
+_STEP_BYTES = 8
 
 Step = tuple[int, int, int, int]
 """An instruction: code, steps to skip if true, if false, and its operand."""
 
 
-def forbid_calls() -> None:
-    """Install the filter for this process and all that it starts; OSError where that cannot be done."""
+@cache
+def prepare() -> ctypes.Array[ctypes.c_char]:
+    """The filter as the kernel takes it, made once for all programs; OSError on a machine that it is not for."""
     machine = platform.machine()
     if machine not in _MACHINES:
         raise OSError(errno.ENOSYS, f"programs are isolated on x86-64 and ARM64, not on {machine}")
-    steps = _filter(machine)
-    code = b"".join(struct.pack("=HBBI", *step) for step in steps)
-    held = ctypes.create_string_buffer(code, len(code))
-    program = ctypes.create_string_buffer(struct.pack("@HP", len(steps), ctypes.addressof(held)))
+    code = b"".join(struct.pack("=HBBI", *step) for step in _filter(machine))
+    return ctypes.create_string_buffer(code, len(code))
+
+
+def forbid_calls() -> None:
+    """Install the filter for this process and all that it starts; OSError where that cannot be done."""
+    code = prepare()
+    program = ctypes.create_string_buffer(struct.pack("@HP", len(code) // _STEP_BYTES, ctypes.addressof(code)))
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_SET_SECCOMP, _FILTER, ctypes.byref(program), 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "seccomp: the filter of system calls was refused")

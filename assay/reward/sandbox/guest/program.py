@@ -26,8 +26,8 @@ _USUAL = (
 
 
 def import_usual_modules() -> None:
-    """Import them once, for all programs."""
-    for name in _USUAL.split():
+    """Import them once, for all programs; and what the programs' own side needs."""
+    for name in (*_USUAL.split(), f"{__package__}.functions", f"{__package__}.tests"):
         importlib.import_module(name)
 
 

@@ -11,11 +11,13 @@ isolation only sessions, rlimits and the ending of descendants are left.
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
 import resource
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -27,7 +29,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from . import kernel, program
-from .filter import forbid_calls
+from .filter import forbid_calls, prepare
 
 _LOOK_EVERY = 0.05
 """Seconds between looks at what a tree of processes uses."""
@@ -56,6 +58,8 @@ def main() -> None:
     user = json.loads(control.recv(1 << 16))["user"]
     kernel.adopt_orphans()
     program.import_usual_modules()
+    if settings["isolated"]:
+        prepare()
     sys.path[:] = [*(path for path in sys.path if path != settings["guest"]), *settings["paths"]]
     gc.collect()
     gc.freeze()
@@ -227,8 +231,6 @@ def _limit(limits: Mapping[str, Any], mapped: int, isolated: bool) -> None:
 
 
 def _above(descriptor: int) -> int:
-    import fcntl
-
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD, 32)
 
 
@@ -275,8 +277,6 @@ def _read(path: str) -> str:
 
 
 def _remove(folder: str) -> None:
-    import shutil
-
     shutil.rmtree(folder, ignore_errors=True)
 
 
