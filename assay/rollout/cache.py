@@ -9,10 +9,13 @@ one position per slot and attends to slices, never to copies. New memory is zero
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from assay.rollout.shared import SharedPrompts
 
 BLOCK = 128
 """Capacity grows by multiples of this many positions."""
@@ -38,6 +41,8 @@ class SlotCache:
         self.values: list[Tensor] = []
         self.slots = 0
         self.capacity = 0
+        self.filled = 0
+        """How often prompts have been written: what was read before may be another's now."""
 
     def reserve(self, slots: int, length: int) -> None:
         """Grow, keeping what is stored, until ``slots`` rows of ``length`` positions fit."""
@@ -76,6 +81,7 @@ class SlotCache:
     def restore(self, prefix: Prefix, slots: list[int]) -> None:
         """Write a stored prompt into slots."""
         n = len(prefix.token_ids)
+        self.filled += 1
         for memory, part in zip((*self.keys, *self.values), (*prefix.keys, *prefix.values), strict=True):
             memory[slots, :, :n] = part
 
@@ -95,12 +101,18 @@ class CacheView(Protocol):
         """Tokens cached before this call."""
         ...
 
+    @property
+    def shared(self) -> SharedPrompts | None:
+        """What attends to the prompts that rows share, where ``update`` leaves them out."""
+        ...
+
 
 class PrefillView:
     """Stores left-padded prompts (P, H, T, D): row ``rows[i]``, less its padding, goes to ``slots[i]``."""
 
     def __init__(self, cache: SlotCache, slots: Tensor, rows: Tensor, padding: Tensor, width: int) -> None:
         self.cache = cache
+        cache.filled += 1
         self.slots = slots
         self.rows = rows
         # Where padding was, the last position is repeated behind the prompt's end: finite, and masked.
@@ -113,27 +125,35 @@ class PrefillView:
             memory[self.slots, :, : new.shape[2]] = shifted
         return key, value
 
+    shared = None
+    """A prefill attends to what it is given."""
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens cached before this call: none."""
         return 0
 
 
 class DecodeView:
-    """Stores one new position per running slot and shows the first ``width`` positions of all of them."""
+    """Stores one new position per running slot and shows the positions from ``start`` to ``width`` of all of them.
 
-    def __init__(self, cache: SlotCache, positions: Tensor, width: int) -> None:
+    ``shared``: attends to what lies before ``start``, the prompts that rows share.
+    """
+
+    def __init__(self, cache: SlotCache, positions: Tensor, width: int, shared: SharedPrompts | None = None) -> None:
         self.cache = cache
         self.positions = positions
         self.rows = torch.arange(len(positions), device=positions.device)
         self.width = width
+        self.shared = shared
+        self.start = 0 if shared is None else shared.shortest
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Write (A, H, 1, D) at each row's position; return (A, H, width, D) views of the memory."""
+        """Write (A, H, 1, D) at each row's position; return (A, H, width - start, D) views of the memory."""
         keys, values = self.cache.layer(layer_idx, key, value)
         keys[self.rows, :, self.positions] = key[:, :, 0]
         values[self.rows, :, self.positions] = value[:, :, 0]
         n = len(self.rows)
-        return keys[:n, :, : self.width], values[:n, :, : self.width]
+        return keys[:n, :, self.start : self.width], values[:n, :, self.start : self.width]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens cached before this call, in the longest row."""

@@ -21,6 +21,7 @@ from assay.rollout.attention import attend
 from assay.rollout.cache import CacheView
 from assay.rollout.masks import LayerMasks
 from assay.rollout.projection import Dense, Int8, Packed, Projection, Unfusable, check_linear, packs
+from assay.rollout.shared import KERNEL
 from assay.rollout.weights import GenerationWeights, causal_lm_of
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"}
@@ -127,7 +128,11 @@ class Block:
         turned = self._rotated(turned, cos, sin)
         query, key = turned.split((self.heads, self.kv_heads), dim=2)
         keys, values = view.update(key.transpose(1, 2), value.transpose(1, 2), layer)
-        y = self.out(attend(query.transpose(1, 2), keys, values, mask, self.scaling, self.softcap))
+        query = query.transpose(1, 2)
+        if view.shared is None:
+            y = self.out(attend(query, keys, values, mask, self.scaling, self.softcap))
+        else:
+            y = self.out(view.shared.attend(query, keys, values, mask, layer, self.scaling))
         x = x + (y if self.after is None else self.after(y))
         gate, up = self.gate_up(x if self.before_mlp is None else self.before_mlp(x)).chunk(2, dim=-1)
         y = self.down(self.activation(gate).mul_(up))
@@ -242,6 +247,8 @@ class FusedNetwork:
         self._norm = make.norm(trunk.norm)
         self._head = make.head(causal_lm, self._embed.module)
         self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
+        capped = any(block.softcap is not None for block in self._blocks)
+        self.shares_prompts = self.device.type == "cpu" and KERNEL is not None and not capped
 
     def forward(self, ids: Tensor, positions: Tensor, mask: Tensor | dict[str, Tensor], view: CacheView) -> Tensor:
         """See `Network`."""

@@ -22,6 +22,8 @@ class Network(Protocol):
     masks: LayerMasks
     path: str
     """Whose forward it is, in words."""
+    shares_prompts: bool
+    """Can its decoding attend through `assay.rollout.shared`?"""
 
     def forward(self, ids: Tensor, positions: Tensor, mask: Tensor | dict[str, Tensor], view: CacheView) -> Tensor:
         """Logits (B, V) after the last of the tokens ``ids`` (B, T) at ``positions`` (B, T).
@@ -39,6 +41,7 @@ class GeneralNetwork:
     """transformers' forward on the trainer's tensors, or on a copy in another precision (`GenerationWeights`)."""
 
     path = "transformers' own forward"
+    shares_prompts = False
 
     def __init__(self, model: nn.Module, dtype: torch.dtype | None = None, *, snapshot: bool = False) -> None:
         self._weights = GenerationWeights(model, dtype, snapshot=snapshot)

@@ -11,6 +11,7 @@ from assay.rollout.cache import DecodeView, PrefillView, Prefix, SlotCache
 from assay.rollout.engine import Stats
 from assay.rollout.network import Network
 from assay.rollout.sequence import Sequence
+from assay.rollout.shared import Prompts, SharedPrompts, share_prompts
 
 Batch = list[tuple[tuple[int, ...], list[int]]]
 """Token ids to forward, each with the slots that begin with them."""
@@ -25,6 +26,7 @@ class ModelRunner:
         self.prefill_tokens = prefill_tokens
         self.cache = SlotCache()
         self.stats = Stats()
+        self._prompts: Prompts | None = None
 
     def prefill(self, sequences: list[Sequence], slots: list[int]) -> Tensor:
         """Fill the slots with all tokens so far; return the logits at the last one, (S, V) as ``slots``.
@@ -91,14 +93,16 @@ class ModelRunner:
         width = max(s.length for s in running)
         self.cache.reserve(len(running), width)
         positions = self._put(torch.tensor([s.length - 1 for s in running]))
-        view = DecodeView(self.cache, positions, width)
-        keys = torch.arange(width, device=self.network.device)[None]
-        mask = self._mask(positions[:, None], keys)
+        shared = self._shared(running, width)
+        view = DecodeView(self.cache, positions, width, shared)
+        keys = torch.arange(view.start, width, device=self.network.device)[None]
+        own = None if shared is None else keys[:, None] >= shared.lengths[:, None, None]
+        mask = self.network.masks.build(positions[:, None], keys, self.network.dtype, own)
         ids = torch.tensor([[s.last] for s in running])
         logits = self.network.forward(self._put(ids), positions[:, None], mask, view)
         for sequence in running:
             sequence.cached = sequence.length
-        read = len(running) * width
+        read = len(running) * (width - view.start) + (shared.read if shared else 0)
         self.stats = replace(
             self.stats,
             steps=self.stats.steps + 1,
@@ -107,6 +111,14 @@ class ModelRunner:
             attended_padding=self.stats.attended_padding + read - sum(s.length for s in running),
         )
         return logits
+
+    def _shared(self, running: list[Sequence], width: int) -> SharedPrompts | None:
+        """How the rows share prompts, where the network can make use of it."""
+        if not (self.network.shares_prompts and self.network.masks.sees_all(width)):
+            return None
+        shared = share_prompts(running, self.cache, self._prompts, self.network.dtype)
+        self._prompts = shared.prompts if shared else None
+        return shared
 
     def _mask(self, queries: Tensor, keys: Tensor) -> Tensor | dict[str, Tensor]:
         return self.network.masks.build(queries, keys, self.network.dtype)

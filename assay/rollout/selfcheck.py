@@ -32,6 +32,8 @@ TOLERANCE = {
 """Allowed norm of the difference of centred logits over the norm of the logits: rounding is well below, a
 wrong position or mask is near 1."""
 STEPS = 3
+SIBLINGS = 2
+"""Answers to each prompt: with more than one the network shares its prompts."""
 REFUSALS = (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError, NotImplementedError)
 """What a forward that was not made for a slot cache may raise."""
 
@@ -40,9 +42,9 @@ REFUSALS = (TypeError, ValueError, AttributeError, IndexError, KeyError, Runtime
 def prepare(model: nn.Module, prefill_tokens: int, dtype: torch.dtype | None, snapshot: bool) -> ModelRunner:
     """Return a runner seen to agree with ``model``: fused where that agrees too, else general.
 
-    Two prompts of unequal length are prefilled together and decoded a few tokens; windows of up to 64
-    positions are crossed. Raises UserError naming the architecture when the general path's numbers differ or
-    the model refuses the call, and when 8 bits are asked for where there is no fused network.
+    Two prompts of unequal length are prefilled together and decoded a few tokens, each as two answers that share it;
+    windows of up to 64 positions are crossed. Raises UserError naming the architecture when the general path's numbers
+    differ or the model refuses the call, and when 8 bits are asked for where there is no fused network.
     """
     plain: Any = GenerationWeights(model).causal_lm
     name = type(plain).__name__
@@ -77,7 +79,9 @@ def prepare(model: nn.Module, prefill_tokens: int, dtype: torch.dtype | None, sn
 def _difference(network: Network, plain: Any, prefill_tokens: int) -> float:
     """Norm of the difference of centred logits over the norm of the plain model's."""
     rows = _token_rows(plain, network.masks.largest_window)
-    expected = torch.cat([plain(torch.tensor([row], device=network.device)).logits[0, -STEPS:] for row in rows])
+    expected = torch.cat(
+        [plain(torch.tensor([row], device=network.device)).logits[0, -STEPS:] for row in rows for _ in range(SIBLINGS)]
+    )
     got = _cached_logits(ModelRunner(network, prefill_tokens), rows)
     got, expected = (x.double().cpu() - x.double().cpu().mean(-1, keepdim=True) for x in (got, expected))
     return float((got - expected).norm() / expected.norm().clamp(min=1e-12))
@@ -95,15 +99,15 @@ def _token_rows(model: Any, window: int) -> list[list[int]]:
 
 
 def _cached_logits(runner: ModelRunner, rows: list[list[int]]) -> Tensor:
-    """Logits of the last STEPS positions of each row by prefill and decoding, (2 * STEPS, V)."""
-    sequences = []
+    """Logits of the last STEPS positions of SIBLINGS copies of each row by prefill and decoding, (n * STEPS, V)."""
+    sequences: list[tuple[Sequence, list[int]]] = []
     for row in rows:
-        prompt = Prompt("check", (), "", tuple(row[: 1 - STEPS]))
-        request = Request(0, prompt, 1, Sampling(greedy=True))
-        sequences.append(Sequence(request, 0, np.empty(0)))
-    steps = [runner.prefill(sequences, list(range(len(rows))))]
+        request = Request(0, Prompt("check", (), "", tuple(row[: 1 - STEPS])), SIBLINGS, Sampling(greedy=True))
+        sequences += [(Sequence(request, sibling, np.empty(0)), row) for sibling in range(SIBLINGS)]
+    running = [sequence for sequence, _ in sequences]
+    steps = [runner.prefill(running, list(range(len(running))))]
     for step in range(STEPS - 1):
-        for sequence, row in zip(sequences, rows, strict=True):
+        for sequence, row in sequences:
             sequence.tokens.append(row[step + 1 - STEPS])
-        steps.append(runner.decode(sequences))
+        steps.append(runner.decode(running))
     return torch.stack(steps, 1).flatten(0, 1)
