@@ -14,6 +14,7 @@ from reward_helpers import MAX_TOKENS, prompt, recipe, rollouts
 
 from assay.errors import UserError
 from assay.recipe.schema import RewardPart
+from assay.reward.offline import score_lines
 from assay.reward.scorer import Scorer
 from assay.reward.verifier import Case, verifiers
 
@@ -273,3 +274,13 @@ def test_judges_alone_need_no_worker_and_leave_nothing_when_closed(server: BadSe
 def test_a_judge_called_plainly_asks_and_hangs_up(server: BadServer) -> None:
     judge = judge_of(server.url("good"))
     assert [judge(worth(n)).score for n in (1, 2)] == [0.1, 0.2]
+
+
+def test_a_file_is_scored_by_a_judge(server: BadServer) -> None:
+    lines = [json.dumps({"id": str(n), "completion": f"worth={n}", "gold": "1"}) for n in (3, 9, 1)]
+    part = RewardPart(verifier="judge", options=options(server.url("good")))
+
+    async def scored() -> list[tuple[str, float | None]]:
+        return [(s.id, s.verdict.reward) async for s in score_lines(lines, "x.jsonl", part)]
+
+    assert asyncio.run(scored()) == [("3", 0.3), ("9", 0.9), ("1", 0.1)]
