@@ -30,7 +30,11 @@ _STARTERS = _set("it the he she we they this that these those i in but and then 
 """Words that begin a sentence after what looks like initials."""
 _CHUNK = re.compile(r"[^\s\u2013\u2014]+")
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u0e00-\u0e7f]")
-_END = re.compile(r"(?:[.!?\u2026\u0964\u061f]+[\"'\u2019\u201d)\]*_]*(?=\s|$))|[\u3002\uff01\uff1f]+")
+_END = re.compile(
+    r"(?:(?<![.!?\u2026\u0964\u061f])[.!?\u2026\u0964\u061f]+[\"'\u2019\u201d)\]*_]*(?=\s|$))|[\u3002\uff01\uff1f]+"
+)
+_WINDOW = 60
+"""Characters around a stop that decide whether it ends a sentence."""
 _BLANK_LINE = re.compile(r"\n[ \t]*\n\s*")
 _QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u00a0": " ", "\u202f": " "})
 
@@ -77,17 +81,19 @@ def sentences(text: str) -> list[str]:
 
 
 def _ends(block: str, match: re.Match[str]) -> bool:
-    mark, after = match.group(), block[match.end() :].lstrip()
+    # Windows, not slices to the ends: a text of nothing but stops must not take quadratic time.
+    before = block[max(0, match.start() - _WINDOW) : match.start()]
+    mark, after = match.group(), block[match.end() : match.end() + _WINDOW].lstrip()
     if not after:
         return True
     if after[0].islower():  # "Why?" he asked; e.g. this; wait... what
         return False
     if mark[0] != "." or mark.startswith(".."):
         return True
-    word = re.search(r"[^\s(\"'\[]*$", block[: match.start()])
+    word = re.search(r"[^\s(\"'\[]*$", before)
     last = word.group() if word else ""
     bare = last.replace(".", "").casefold()
-    if re.fullmatch(r"(?:[-*#]\s*)?\d{1,3}", block[: match.start()].rpartition("\n")[2].strip()):
+    if re.fullmatch(r"(?:[-*#]\s*)?\d{1,3}", before.rpartition("\n")[2].strip()):
         return False  # "1. First" numbers a list
     if re.fullmatch(r"[A-Z](?:\.[A-Z])*", last) and last != "I":  # J. Doe, the U.S. Army; but: Plan B. It failed.
         return after.split()[0].casefold().strip(".,") in _STARTERS

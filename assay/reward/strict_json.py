@@ -19,6 +19,8 @@ _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[ \t]*\n(.*?)^[ \t]*\1[
 _JSON_SPACE = " \t\r\n"
 _LARGEST_EXPONENT = 308
 _DEEPEST = 200
+_MOST_STARTS = 500
+"""Brackets in prose that are tried, and code fences: a text of brackets alone must not take quadratic time."""
 
 
 class JsonFault(ValueError):
@@ -94,6 +96,8 @@ def fenced(text: str) -> list[str]:
     >>> fenced("So:\\n```json\\n{}\\n```\\n```python\\n1\\n```")
     ['{}\\n']
     """
+    if text.count("```") + text.count("~~~") > _MOST_STARTS:
+        raise JsonFault(f"more than {_MOST_STARTS} code fences")
     return [content for _, mark, content in _FENCE.findall(text) if mark.lower() in ("", "json", "jsonc", "json5")]
 
 
@@ -114,7 +118,8 @@ def find_json(text: str, place: Place, tag: str = "answer") -> Any:
         return find_json(places[0], "either")
     if place == "prose":
         return _in_prose(text)
-    match = _FENCE.fullmatch(text.strip())
+    stripped = text.strip()
+    match = _FENCE.fullmatch(stripped) if stripped[:3] in ("```", "~~~") else None
     if match is None:
         if place == "fence":
             raise JsonFault("not one closed code fence with nothing around it")
@@ -137,14 +142,18 @@ def _in_prose(text: str) -> Any:
 
 
 def _values_in(text: str) -> list[Any]:
-    """The outermost objects and arrays that parse, in order. Each start is tried once: linear in nested starts."""
+    """The outermost objects and arrays that parse, in order. Raises :class:`JsonFault` for too many false starts."""
     decoder = json.JSONDecoder()
-    found, position = [], 0
+    found, position, false_starts = [], 0, 0
     while (start := _next_start(text, position)) is not None:
         try:
             _, end = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            position = start + 1
+        except RecursionError:
+            raise JsonFault("nested too deeply") from None
+        except ValueError:
+            position, false_starts = start + 1, false_starts + 1
+            if false_starts > _MOST_STARTS:
+                raise JsonFault(f"more than {_MOST_STARTS} brackets that begin no JSON") from None
             continue
         found.append(read_json(text[start:end]))
         position = end

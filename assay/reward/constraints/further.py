@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from itertools import pairwise
 
 from pydantic import Field, model_validator
@@ -63,8 +64,8 @@ def sentence_words(text: str, asked: Section) -> str:
         return f"{len(found)} sentences, not 3"
     if len(lengths := {len(sentence) for sentence in found}) > 1:
         return f"sentences of {', '.join(map(str, sorted(lengths)))} characters"
-    said = [word.casefold() for word in words(text)]
-    twice = [word for word in said if said.count(word) > 1]
+    said = Counter(word.casefold() for word in words(text))
+    twice = [word for word, times in said.items() if times > 1]
     return f"{twice[0]!r} stands twice" if twice else ""
 
 
@@ -100,8 +101,8 @@ def sentence_keyword(text: str, asked: SentenceKeyword) -> str:
 @constraint("words:repeats", Repeats)
 def repeats(text: str, asked: Repeats) -> str:
     """No word stands more often than so."""
-    said = [word.casefold() for word in words(text)]
-    worst = max(((said.count(word), word) for word in set(said)), default=(0, ""))
+    said = Counter(word.casefold() for word in words(text))
+    worst = max(((times, word) for word, times in said.items()), default=(0, ""))
     return compare(worst[0], "at most", asked.small_n, f"times {worst[1]!r}")
 
 

@@ -14,7 +14,7 @@ from assay.reward.strict_json import JsonFault, find_json
 _BULLET = re.compile(r"^[ \t]*(?:[-*+][ \t]+|[\u2022\u25e6\u2023][ \t]*)(?=\S)(?![-*_ \t]*$)", re.MULTILINE)
 _HIGHLIGHT = re.compile(r"(?<![*\w\\])(\*{1,3})(?=[^\s*])([^*\n]*[^\s*\\]|[^\s*])\1(?![*\w])")
 _TITLE = re.compile(r"<<([^\n<>]+)>>")
-_PLACEHOLDER = re.compile(r"\[([^\[\]\n]*\w[^\[\]\n]*)\](?!\()")
+_PLACEHOLDER = re.compile(r"\[([^\[\]\n]*)\](?!\()")
 _OPTIONS = ("my answer is yes.", "my answer is no.", "my answer is maybe.")
 
 
@@ -69,7 +69,7 @@ def number_highlighted_sections(text: str, asked: Highlights) -> str:
 def multiple_sections(text: str, asked: Sections) -> str:
     """So many lines that begin with the marker and a number; each section has content."""
     marker = re.escape(asked.section_spliter.strip())
-    found = list(re.finditer(rf"^[#*_\s]*{marker}[ \t]*(?:\d+|[IVXLC]+\b|[A-Z]\b)", text, re.MULTILINE))
+    found = list(re.finditer(rf"^[#*_ \t]*{marker}[ \t]*(?:\d+|[IVXLC]+\b|[A-Z]\b)", text, re.MULTILINE))
     ends = [*(match.start() for match in found[1:]), len(text)]
     for match, end in zip(found, ends, strict=False):
         if not words(text[match.end() : end]):
@@ -103,7 +103,12 @@ def constrained_response(text: str, asked: Section) -> str:
 @constraint("detectable_content:number_placeholders", Placeholders)
 def number_placeholders(text: str, asked: Placeholders) -> str:
     """So many ``[placeholders]``; a link is none."""
-    return compare(len(_PLACEHOLDER.findall(text)), asked.relation, asked.num_placeholders, "placeholders")
+    return compare(
+        sum(bool(words(found)) for found in _PLACEHOLDER.findall(text)),
+        asked.relation,
+        asked.num_placeholders,
+        "placeholders",
+    )
 
 
 @constraint("detectable_content:postscript", Postscript)

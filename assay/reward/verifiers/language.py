@@ -22,7 +22,7 @@ from assay.reward.language_guess import LANGUAGES, guess, is_in, language_code, 
 from assay.reward.verifier import Case, Judgement, no_answer, register, verifier_error
 
 _NO_LANGUAGE = re.compile(
-    r"(?P<fence>`{3,}).*?(?P=fence)|`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]*\$|\\\(.*?\\\)|\\\[.*?\\\]"
+    r"`[^`\n]*`|\$\$[^$]*\$\$|\$[^$\n]*\$|\\\(.{0,999}?\\\)|\\\[.{0,999}?\\\]"
     r"|\\[A-Za-z]+(?:\{[^{}]*\})*|</?\w+>|https?://\S+",
     re.DOTALL,
 )
@@ -77,13 +77,13 @@ class LanguageShare:
             if spoken.text is None:
                 return no_answer(spoken.why)
             text = spoken.text
-        share, count = word_share(_NO_LANGUAGE.sub(" ", text), code)
+        text = _NO_LANGUAGE.sub(" ", " ".join(text.split("```")[::2]))  # every second piece is code
+        share, count = word_share(text, code)
         if not count:
             return no_answer("no words")
         message = f"{share:.0%} of {count} words in {code}"
-        spoken_text = _NO_LANGUAGE.sub(" ", text)
-        if share >= 0.5 and not is_in(_own(spoken_text, code), code):
-            share, message = 0.0, f"{guess(spoken_text) or 'another language'}, not {code}"
+        if share >= 0.5 and not is_in(_own(text, code), code):
+            share, message = 0.0, f"{guess(text) or 'another language'}, not {code}"
         if self.options.threshold is not None:
             share = float(share >= self.options.threshold)
         return Judgement(share, message=message)

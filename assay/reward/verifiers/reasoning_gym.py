@@ -27,6 +27,9 @@ class ReasoningGymOptions(Section):
     """Where the answer stands: `tagged`, `boxed`, `last_line` or `whole` completion."""
     tag: str = "answer"
     """The tag that `tagged` reads."""
+    partial: bool = False
+    """Keep the task's partial credit. Most tasks give some to any text that contains the answer (`13` for 3 earns
+    half), so by default only full marks are a score."""
 
 
 @register("reasoning_gym", ReasoningGymOptions)
@@ -41,7 +44,7 @@ def reasoning_gym(options: ReasoningGymOptions) -> Verifier:
 
 @dataclass(frozen=True)
 class ReasoningGym:
-    """The score in [0, 1] that the task gives its answer."""
+    """Score 1 where the task gives full marks, else 0; with ``partial`` the task's own score in [0, 1]."""
 
     options: ReasoningGymOptions
     tasks: Mapping[str, tuple[Any, Any]]
@@ -61,7 +64,10 @@ class ReasoningGym:
         if found.text is None:
             return no_answer(found.why)
         score = self._score(name, case.columns.get("task_options") or {})
-        return Judgement(float(score(found.text, entry)), "scored", found.text)
+        given = float(score(found.text, entry))
+        if self.options.partial:
+            return Judgement(given, "scored", found.text)
+        return Judgement(float(given >= 1), "scored", found.text, f"{given:.2g} by the task" if 0 < given < 1 else "")
 
     def _score(self, name: str, task_options: Mapping[str, Any]) -> Score:
         key = json.dumps([name, task_options], sort_keys=True, default=str)
