@@ -29,6 +29,7 @@ _LABEL = re.compile(
     r"and|so|first|second|third|next|last|number|no|\d+|[a-z])\b[\W_]*)*",
     re.IGNORECASE,
 )
+_CONCLUDES = re.compile(r"\bso\b.*[+=]", re.IGNORECASE | re.DOTALL)
 _CORRECTED = re.compile(
     r"\b(?:wait|hold on|scratch that|never mind|oops|correct(?:ed|ion|ing)|mistake|mistaken|incorrect|wrong|error|"
     r"forgot|overlooked|missed|redo|on second thought|i take (?:it|that) back|let me (?:fix|redo|correct|re-?\w+)|"
@@ -122,7 +123,7 @@ def _beside(between: str, before: str) -> bool:
     if _FINAL.search(between):
         return bool(_LABEL.fullmatch(between) and _FINAL.search(before.rpartition("\n")[2]))
     if _LABEL.fullmatch(between):
-        return True
+        return not _CONCLUDES.search(between)
     return len(between) < 200 and bool(_HEDGE.search(between))
 
 

@@ -25,7 +25,7 @@ _SIGNS = {
 }  # fmt: skip
 _UNICODE = str.maketrans(_GREEK | _SIGNS)
 _DROPPED = re.compile(
-    r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|nolimits|boldmath|bf|rm|it|tt)"
+    r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|nolimits|boldmath|bf|rm|it|tt|small|large|Large|LARGE|[hH]uge)"
     r"(?![A-Za-z])\.?"
 )
 _SPACES = re.compile(
@@ -35,7 +35,10 @@ _GROUPED = re.compile(r"(?<=\d)(?:\{,\}|,\s*\\[!,;:]|\\[!,;:]\s*,|\\[!,;:]|[\u00
 _SPACED = re.compile(r"(?<![\d.,/])(\d{1,3})((?: \d{3})+)(?![\d./,]|\s*/)")
 _TIMES_TEN = re.compile(r"(?<=\d)\s*[xX]\s*10(?=\s*(?:\^|\*\*))")
 _ROW_SPACE = re.compile(r"\\\\\s*\[-?[\d.]+\s*(?:pt|em|ex|mm|cm)\]")
-_WRAPPED = re.compile(r"\\(?:mathbf|boldsymbol|bm|mathit|mathnormal|mathsf|mathtt|textnormal|emph)\s*\{([^{}]*)\}")
+_COLOUR = re.compile(r"\\(?:text)?colou?r\s*\{[^{}]*\}")
+_WRAPPED = re.compile(
+    r"\\(?:underline|ensuremath|mathbf|boldsymbol|bm|mathit|mathnormal|mathsf|mathtt|textnormal|emph)\s*\{([^{}]*)\}"
+)
 _TEXTS = re.compile(r"\\(?:textbf|textit|textrm|textsf|texttt|mbox|hbox|mathrm|operatorname\*?|textsc)(?![A-Za-z])")
 _PLAIN_TEXT = re.compile(r"\\text\s*\{\s*([-+]|[-+]?[\d.,/ ]*\d|[A-Za-z]|\(?[-+\d.,/ ]*\d\)?|pi|e)\s*\}")
 _RENAMED = {
@@ -65,11 +68,12 @@ def plain(text: str) -> str:
     text = _GROUPED.sub("", text)
     text = _ROW_SPACE.sub(r"\\\\", _TIMES_TEN.sub(r"\\times 10", text))
     text = _COMMAND.sub(lambda found: _RENAMED.get(found.group(), found.group()), text)
-    text = _SPACES.sub(" ", _DROPPED.sub("", text))
+    text = _SPACES.sub(" ", _DROPPED.sub("", _COLOUR.sub("", text)))
     text = _SPACED.sub(lambda found: found.group().replace(" ", ""), text)
     text = _TEXTS.sub(r"\\text", text)
     text = _WRAPPED.sub(r"{\1}", text)
     text = _PLAIN_TEXT.sub(r"\1", text)
+    text = re.sub(r"\\text\s*\{\s*(\^\{\\circ\})\s*\}", r"\1", text)
     return _trimmed(_DELIMITERS.sub(" ", text))
 
 

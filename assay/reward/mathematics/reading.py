@@ -35,11 +35,15 @@ _NAME = re.compile(
     rf"|\\(?:vec|hat|bar|overline|mathbf)\s*\{{?{_LETTER}\}}?|\[[A-Z]+\])"
 )
 _SAID = re.compile(
-    r"^(?:\\text\s*\{)?\s*(?:so|thus|hence)?,?\s*(?:the\s+)?(?:final\s+|correct\s+)?(?:answers?|result|value|solutions?)"
+    r"^\\text\s*\{[^{}]*\b(?:is|are|equals)\s*:?\s*\}\s*|^(?:\\text\s*\{)?\s*(?:so|thus|hence)?,?\s*(?:the\s+)?(?:final\s+|correct\s+)?(?:answers?|result|value|solutions?)"
     r"\s*(?:(?:is|are)\b\s*:?|[:=])\s*\}?\s*",
     re.IGNORECASE,
 )
-_BASED = re.compile(r"(?P<digits>[0-9A-F]+(?:\.[0-9A-F]+)?)\s*_\s*\{?\s*(?:\\text\s*\{)?\s*(?P<base>\w+)\s*\}?\s*\}?")
+_BASED = re.compile(
+    r"\(?(?P<digits>[0-9A-F]+(?:\.[0-9A-F]+)?)\)?\s*_\s*\{?\s*(?:\\text\s*\{)?\s*(?P<base>\w+)\s*\}?\s*\}?"
+)
+_SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
+"""White space that says nothing: not the one between two digits."""
 _RATIO = re.compile(r"(\d+(?:\.\d+)?)\s*:\s*(\d+(?:\.\d+)?)")
 _CLOCK = re.compile(r"(?:[01]?\d|2[0-4])\s*:\s*[0-5]\d")
 _MODULUS = re.compile(
@@ -163,7 +167,7 @@ def signs(node: Node) -> list[Node]:
 
 
 def _item(text: str, dialect: Dialect) -> Item:
-    shown = "".join(text.split())
+    shown = _SPACE.sub("", text)
     if based := _BASED.fullmatch(text):
         base = _BASES.get(based["base"].lower()) or (int(based["base"]) if based["base"].isdecimal() else 0)
         if 2 <= base <= 36 and any(c.isdigit() for c in based["digits"]):

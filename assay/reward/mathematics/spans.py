@@ -9,7 +9,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from assay.reward.mathematics.numbers import is_infinite, real_value, same_value
-from assay.reward.mathematics.tree import Builder, Chain, Combined, Const, Group, Node, Reals, Sym, negated, symbols
+from assay.reward.mathematics.tree import (
+    Builder,
+    Call,
+    Chain,
+    Combined,
+    Const,
+    Group,
+    Node,
+    Reals,
+    Sym,
+    negated,
+    symbols,
+)
 
 INFINITY = Const("inf")
 
@@ -101,6 +113,11 @@ def _half(left: Node, relation: str, right: Node) -> list[Span]:
     if isinstance(right, Sym) and not symbols(left):
         left, right = right, left
         relation = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}.get(relation, relation)
+    if left == Call("abs", tuple(map(Sym, symbols(left)))) and not symbols(right):
+        if relation in ("<", "<="):
+            return _both(_half(left.args[0], relation, right), _half(negated(right), relation, left.args[0]))
+        if relation in (">", ">="):
+            return [*_half(left.args[0], relation, right), *_half(negated(right), relation, left.args[0])]
     if not isinstance(left, Sym) or symbols(right):
         raise NotASpan
     below = _span(negated(INFINITY), False, right, relation == "<=")
