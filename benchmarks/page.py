@@ -35,6 +35,10 @@ NOTES = {
         "The goal is 0.5. The products that the work needs, over its seconds, over the rate of one large product. What "
         "bounds decoding is said under decode_vs_transformers."
     ),
+    "sandbox": (
+        "The goals are 5, and 50 programs a second. The same trivial program on each side, as many at a time as "
+        "there are cores. `tests`: a function in one sandbox, called by its asserts from a second one."
+    ),
     "scaling": "The goal is at most 1.15. Each size is a step in a fresh process, under one token budget.",
     "step_vs_trl": (
         "The goal is 5. Seconds of a whole step; judging overlaps sampling on Assay's side. TRL runs compiled. Of "

@@ -16,6 +16,7 @@ BENCHMARKS = (
     "limit",
     "choices",
     "scaling",
+    "sandbox",
     "step_vs_trl",
     "memory_vs_trl",
     "time_to_accuracy_vs_trl",

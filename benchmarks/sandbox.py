@@ -55,7 +55,7 @@ def main() -> None:
         place.close()
     ratio = harness.median_ratio(sides["template"], sides["cold"])
     print(f"programs_per_second={sides['template'].median:.1f}")
-    harness.finish("sandbox", ratio, sides, harness.settings(chosen), chosen.save)
+    harness.finish("sandbox", ratio, sides, {"programs": chosen.programs, "workers": chosen.workers}, chosen.save)
 
 
 def script(place: Sandbox, number: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from assay.reward.sandbox.guest.wire import Broken, Channel
 from assay.reward.sandbox.jail import package_folders
 from assay.reward.sandbox.limits import Limits
-from assay.reward.sandbox.template import Ended, Isolation, SandboxBroken, Template
+from assay.reward.sandbox.template import Ended, Isolation, Template
 
 End = Literal["exit", "timeout", "memory", "processes"]
 Result = Literal["passed", "failed", "crashed", "timeout", "broken"]
@@ -204,10 +204,8 @@ class _Watch:
         """The tests' process ended without a word: after the first call, by what the program made it hold."""
         ended = self.template.wait(self.judge, time.monotonic() + _GRACE)
         self.judge_ended = ended is not None
-        if self.called:
+        if self.called or not self.loaded:
             return Tested("crashed", "the tests' process ended on what the program returned")
-        if not self.loaded:
-            raise SandboxBroken("the tests' process ended before the program was loaded")
         return Tested("broken", "the tests end their own process")
 
 

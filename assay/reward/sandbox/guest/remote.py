@@ -2,6 +2,10 @@
 
 Answers are plain data, rebuilt here, so that ``==`` between an answer and an expected value is Python's own. An object
 that is no plain data stays where it is; it equals nothing but what its own process says of two of its objects.
+
+What its process says of an object beside plain data would be a verdict of its own: an object whose difference to any
+number is 0 would pass as that number. So order, arithmetic and ``in`` are asked only of objects that the tests made
+themselves, by calling a class under its name (with a capital, as a class is written).
 """
 
 from __future__ import annotations
@@ -44,16 +48,17 @@ class Peer:
     """The connection to the program. ``gone`` is called, and must not return, when the program has left it."""
 
     def __init__(
-        self, channel: Channel, tolerance: float, first_call: Callable[[], None], gone: Callable[[str], None]
+        self, channel: Channel, tolerance: float, first_use: Callable[[], None], gone: Callable[[str], None]
     ) -> None:
         self._channel = channel
-        self._first_call = first_call
+        self._first_use = first_use
         self._gone = gone
         self._real: Callable[[float], Any] = type("Near", (Near,), {"tolerance": tolerance}) if tolerance else float
         self._callbacks: dict[int, Callable[..., Any]] = {}
         self._numbers = itertools.count()
         self._exceptions: dict[str, type[Exception]] = {}
-        self.calls = 0
+        self.uses = 0
+        """How often the tests asked something of the program's objects."""
         self.unsent = ""
         """Why an argument of the tests could not be sent, if one could not."""
 
@@ -62,14 +67,16 @@ class Peer:
         reply = self._ask({"do": "get", "name": name})
         if reply.get("missing"):
             raise Missing(name)
-        return self._decode(reply["value"])
+        found = self._decode(reply["value"])
+        if isinstance(found, Remote) and name.rpartition(".")[2][:1].isupper():
+            object.__setattr__(found, "_named", True)
+        return found
 
     def do(self, what: str, *args: Any, **kwargs: Any) -> Any:
         """An operation on the program's objects: its value, or the exception it raised."""
-        if what == "call":
-            self.calls += 1
-            if self.calls == 1:
-                self._first_call()
+        self.uses += 1
+        if self.uses == 1:
+            self._first_use()
         try:
             sent = [self._encode(arg) for arg in args]
             named = {key: self._encode(value) for key, value in kwargs.items()}
@@ -83,7 +90,10 @@ class Peer:
             raise self._exception(*reply["raised"])
         for index, now in reply.get("mutated", ()):
             _overwrite(args[index], self._decode(now))
-        return self._decode(reply["value"])
+        value = self._decode(reply["value"])
+        if isinstance(value, Remote):
+            object.__setattr__(value, "_made", _makes(what, args[0]))
+        return value
 
     def _ask(self, question: dict[str, Any]) -> Any:
         """Send a question that only an answer made after it can name, and serve what is asked back meanwhile."""
@@ -192,11 +202,19 @@ class Remote:
         set_here(self, "_peer", peer)
         set_here(self, "_number", number)
         set_here(self, "_kind", kind)
+        set_here(self, "_named", False)
+        set_here(self, "_made", False)
         set_here(self, "__name__", name)
         set_here(self, "__qualname__", name)
 
     def _do(self, what: str, *args: Any) -> Any:
         return object.__getattribute__(self, "_peer").do(what, self, *args)
+
+    def _do_made(self, what: str, other: Any) -> Any:
+        """An operation that only objects of the tests' own making are asked for, or two objects."""
+        if not (object.__getattribute__(self, "_made") or isinstance(other, Remote)):
+            raise TypeError(f"{what}: {object.__getattribute__(self, '__name__')} is no plain data")
+        return self._do(what, other)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it in its process."""
@@ -241,7 +259,7 @@ class Remote:
         self._do("delitem", key)
 
     def __contains__(self, item: Any) -> bool:
-        return bool(self._do("contains", item))
+        return bool(self._do_made("contains", item))
 
     def __str__(self) -> str:
         return _text(self._do("str"))
@@ -250,30 +268,32 @@ class Remote:
         return _text(self._do("repr"))
 
     def __lt__(self, other: Any) -> bool:
-        return bool(self._do("lt", other))
+        return bool(self._do_made("lt", other))
 
     def __le__(self, other: Any) -> bool:
-        return bool(self._do("le", other))
+        return bool(self._do_made("le", other))
 
     def __gt__(self, other: Any) -> bool:
-        return bool(self._do("gt", other))
+        return bool(self._do_made("gt", other))
 
     def __ge__(self, other: Any) -> bool:
-        return bool(self._do("ge", other))
+        return bool(self._do_made("ge", other))
 
     def __add__(self, other: Any) -> Any:
-        return self._do("add", other)
+        return self._do_made("add", other)
 
     def __sub__(self, other: Any) -> Any:
-        return self._do("sub", other)
+        return self._do_made("sub", other)
 
     def __mul__(self, other: Any) -> Any:
-        return self._do("mul", other)
+        return self._do_made("mul", other)
 
     def __truediv__(self, other: Any) -> Any:
-        return self._do("truediv", other)
+        return self._do_made("truediv", other)
 
     def __neg__(self) -> Any:
+        if not object.__getattribute__(self, "_made"):
+            raise TypeError("neg: no plain data")
         return self._do("neg")
 
     def __enter__(self) -> Any:
@@ -281,6 +301,14 @@ class Remote:
 
     def __exit__(self, *_: object) -> None:
         self._do("exit")
+
+
+def _makes(what: str, target: Any) -> bool:
+    """Does an operation on this object make one of the tests' own making?"""
+    if what == "call":
+        kind, named = (object.__getattribute__(target, key) for key in ("_kind", "_named"))
+        return kind == "class" and named
+    return what in ("add", "sub", "mul", "truediv", "neg") and object.__getattribute__(target, "_made")
 
 
 def _text(value: Any) -> str:

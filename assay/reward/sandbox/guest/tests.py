@@ -1,6 +1,6 @@
 """The side that judges: the data row's tests, run in a process of their own against functions in another one.
 
-Reports to the host: ``loaded`` (the program has defined its functions), ``called`` (the first call is made), ``again``
+Reports to the host: ``loaded`` (the program's functions are at hand), ``called`` (the first use of one), ``again``
 (a further round starts), then one ``result``: ``passed``, ``failed``, ``load`` or ``missing`` (the program's fault
 before any test), ``gone`` (it ended or broke the protocol under a call) or ``broken`` (the tests' own fault).
 
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from .program import make_module
-from .remote import Missing, Peer
+from .remote import Missing, Peer, Remote
 from .wire import Broken, Channel, NotPlain
 
 _KNOWN_MODULES = frozenset(
@@ -80,7 +80,6 @@ def run(channel: Channel, peer: Channel, job: dict[str, Any]) -> NoReturn:
         report.result("gone", "it ended before its functions were defined")
     if not isinstance(hello, dict) or "loaded" not in hello:
         report.result("load", str(hello.get("load") if isinstance(hello, dict) else hello))
-    report.event("loaded")
     program = Peer(peer, job["tolerance"], lambda: report.event("called"), lambda why: report.result("gone", why))
     try:
         tree = ast.parse(job["source"])
@@ -99,11 +98,12 @@ def run(channel: Channel, peer: Channel, job: dict[str, Any]) -> NoReturn:
 def _round(tree: ast.Module, job: dict[str, Any], program: Peer, report: Report, failures: list[str]) -> None:
     """One run of the tests; returns when they pass."""
     module = make_module("__main__", job["source"], "tests.py")
-    before = program.calls
+    before = program.uses
     _offer_names(tree, module, job["entry_point"], program, report)
+    report.event("loaded")
     try:
         exec(compile(tree, "tests.py", "exec", dont_inherit=True), module.__dict__)
-        if program.calls == before:
+        if program.uses == before:
             _run_collected(module)
     except SystemExit as error:
         if error.code not in (None, 0, False):
@@ -112,7 +112,7 @@ def _round(tree: ast.Module, job: dict[str, Any], program: Peer, report: Report,
         _judge_failure(error, program, report)
     if failures:
         _judge_failure(AssertionError(failures[0]), program, report)
-    if program.calls == before:
+    if program.uses == before:
         report.result("broken", "the tests never called the program")
 
 
@@ -122,7 +122,7 @@ def _judge_failure(error: BaseException, program: Peer, report: Report) -> NoRet
         report.result("failed", f"it raised {text}")
     if program.unsent or isinstance(error, (ImportError, NotPlain)):
         report.result("broken", f"the tests fail by themselves: {program.unsent or text}")
-    if program.calls == 0:
+    if program.uses == 0:
         report.result("broken", f"the tests fail before they call the program: {text}")
     report.result("failed", text)
 
@@ -156,12 +156,23 @@ def _offer_names(
                 found[name] = importlib.import_module(name)
     if wanted and not found:
         report.result("missing", f"it defines none of {', '.join(wanted)}")
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    for name, value in found.items():
+        allowed = isinstance(value, Remote) or (
+            name != entry_point and (name in _KNOWN_MODULES or _is_exception(value))
+        )
+        if not allowed and (name in called or name == entry_point):
+            report.result("missing", f"its {name!r} is nothing to be called")
     if entry_point:
         found.setdefault("candidate", found[entry_point])
         found[entry_point.replace("()", "").rpartition(".")[2]] = found[entry_point]
         found[_ENTRY] = found[entry_point]
     vars(module).update(found)
     vars(module)[_SAME] = same
+
+
+def _is_exception(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Exception)
 
 
 def same(found: Any, expected: Any) -> bool:

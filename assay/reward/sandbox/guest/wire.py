@@ -78,7 +78,9 @@ def encode(value: Any, other: Callable[[Any], Any] | None = None, depth: int = 0
     raise NotPlain(f"a {kind.__name__} is no plain data")
 
 
-def decode(found: Any, other: Callable[[str, Any], Any] | None = None, real: Callable[[float], Any] = float) -> Any:
+def decode(
+    found: Any, other: Callable[[str, Any], Any] | None = None, real: Callable[[float], Any] = float, depth: int = 0
+) -> Any:
     """The value of its JSON, always of built-in types; :class:`Broken` for what :func:`encode` never writes.
 
     ``other`` reads tags that are not of plain data; ``real`` makes the floats.
@@ -86,8 +88,10 @@ def decode(found: Any, other: Callable[[str, Any], Any] | None = None, real: Cal
     >>> decode(encode({(1, 2): {3}, "n": 2**70})) == {(1, 2): {3}, "n": 2**70}
     True
     """
+    if depth > MAX_DEPTH:
+        raise Broken("nested too deeply")
     if isinstance(found, list):
-        return [decode(item, other, real) for item in found]
+        return [decode(item, other, real, depth + 1) for item in found]
     if isinstance(found, float):
         return real(found)
     if not isinstance(found, dict):
@@ -96,13 +100,13 @@ def decode(found: Any, other: Callable[[str, Any], Any] | None = None, real: Cal
         raise Broken("a value of no known kind")
     ((tag, content),) = found.items()
     try:
-        return _decode_tagged(tag, content, other, real)
+        return _decode_tagged(tag, content, other, real, depth + 1)
     except (TypeError, ValueError, ArithmeticError, OverflowError) as error:
         raise Broken(f"a wrong {tag}: {type(error).__name__}") from None
 
 
 def _decode_tagged(
-    tag: str, content: Any, other: Callable[[str, Any], Any] | None, real: Callable[[float], Any]
+    tag: str, content: Any, other: Callable[[str, Any], Any] | None, real: Callable[[float], Any], depth: int
 ) -> Any:
     if tag == "int":
         return int(content, 16)
@@ -113,11 +117,11 @@ def _decode_tagged(
     if tag == "complex":
         return complex(*(decode(part) for part in content))
     if tag in _COLLECTIONS:
-        return _COLLECTIONS[tag](decode(item, other, real) for item in content)
+        return _COLLECTIONS[tag](decode(item, other, real, depth) for item in content)
     if tag == "deque":
-        return _deque()(decode(item, other, real) for item in content)
+        return _deque()(decode(item, other, real, depth) for item in content)
     if tag == "dict":
-        return {decode(k, other, real): decode(v, other, real) for k, v in content}
+        return {decode(k, other, real, depth): decode(v, other, real, depth) for k, v in content}
     if other is not None:
         return other(tag, content)
     raise Broken(f"a value of unknown kind {tag!r}")
