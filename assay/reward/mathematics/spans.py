@@ -113,7 +113,7 @@ def _half(left: Node, relation: str, right: Node) -> list[Span]:
     if isinstance(right, Sym) and not symbols(left):
         left, right = right, left
         relation = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}.get(relation, relation)
-    if left == Call("abs", tuple(map(Sym, symbols(left)))) and not symbols(right):
+    if isinstance(left, Call) and left.name == "abs" and isinstance(left.args[0], Sym) and not symbols(right):
         if relation in ("<", "<="):
             return _both(_half(left.args[0], relation, right), _half(negated(right), relation, left.args[0]))
         if relation in (">", ">="):
