@@ -83,7 +83,7 @@ class Work:
         return Recipe.from_dict(
             {
                 "model": {"path": self.model, "device": "cpu", "compute_dtype": self.precision},
-                "data": {"train": [TASK], "holdout": self.held_out},
+                "data": {"train": [TASK], "holdout": self.held_out, "max_prompt_tokens": 256},
                 "rollout": {"prompts_per_step": self.prompts, "group_size": self.samples, "max_tokens": self.tokens},
                 "reward": {"parts": [{"verifier": f"{FOLDER / 'last_integer.py'}:last_integer"}]},
                 "objective": {"estimator": "grpo", "aggregation": "token", "eps": 1e-4},  # TRL's eps
