@@ -36,6 +36,7 @@ _SPACED = re.compile(r"(?<![\d.,/])(\d{1,3})((?: \d{3})+)(?![\d./,]|\s*/)")
 _TIMES_TEN = re.compile(r"(?<=\d)\s*[xX]\s*10(?=\s*(?:\^|\*\*))")
 _ROW_SPACE = re.compile(r"\\\\\s*\[-?[\d.]+\s*(?:pt|em|ex|mm|cm)\]")
 _COLOUR = re.compile(r"\\(?:text)?colou?r\s*\{[^{}]*\}")
+_POWER_IN_TEXT = re.compile(r"\\text\s*\{([^{}^]*)\^\{(\d)\}\s*\}")
 _WRAPPED = re.compile(
     r"\\(?:underline|ensuremath|mathbf|boldsymbol|bm|mathit|mathnormal|mathsf|mathtt|textnormal|emph)\s*\{([^{}]*)\}"
 )
@@ -72,6 +73,7 @@ def plain(text: str) -> str:
     text = _SPACED.sub(lambda found: found.group().replace(" ", ""), text)
     text = _TEXTS.sub(r"\\text", text)
     text = _WRAPPED.sub(r"{\1}", text)
+    text = _POWER_IN_TEXT.sub(r"\\text{\1}^{\2}", text.replace(r"\text{\$}", r"\$"))
     text = _PLAIN_TEXT.sub(r"\1", text)
     text = re.sub(r"\\text\s*\{\s*(\^\{\\circ\})\s*\}", r"\1", text)
     return _trimmed(_DELIMITERS.sub(" ", text))
