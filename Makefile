@@ -48,7 +48,7 @@ bench: $(STAMP)
 	@$(BIN)/python benchmarks/run.py
 
 docs: $(STAMP)
-	@$(BIN)/python -m assay.recipe.reference > docs/recipe.md
+	@$(BIN)/python -m assay.recipe.reference
 	@$(BIN)/python -m assay.track.glossary > docs/metrics.md
 
 clean:
