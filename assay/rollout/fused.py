@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
 from assay.rollout.attention import attend
-from assay.rollout.cache import CacheView
 from assay.rollout.masks import LayerMasks
 from assay.rollout.projection import Dense, Int8, Packed, Projection, Unfusable, check_linear, packs
 from assay.rollout.shared import KERNEL
+from assay.rollout.views import CacheView
 from assay.rollout.weights import GenerationWeights, causal_lm_of
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"}

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from assay.rollout import attention
-from assay.rollout.cache import CacheView
 from assay.rollout.masks import LayerMasks
+from assay.rollout.views import CacheView
 from assay.rollout.weights import GenerationWeights
 
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from assay.rollout.cache import DecodeView, PrefillView, Prefix, SlotCache
+from assay.rollout.cache import Prefix, SlotCache
 from assay.rollout.engine import Stats
 from assay.rollout.network import Network
 from assay.rollout.sequence import Sequence
 from assay.rollout.shared import Prompts, SharedPrompts, share_prompts
+from assay.rollout.views import DecodeView, PrefillView
 
 Batch = list[tuple[tuple[int, ...], list[int]]]
 """Token ids to forward, each with the slots that begin with them."""
