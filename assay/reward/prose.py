@@ -37,15 +37,29 @@ _WINDOW = 60
 """Characters around a stop that decide whether it ends a sentence."""
 _BLANK_LINE = re.compile(r"\n[ \t]*\n\s*")
 _QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u00a0": " ", "\u202f": " "})
+_UNSEEN = re.compile(
+    r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    r"\u202a-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+"""Characters that no reader sees: zero-width and filler ones, marks of direction, controls."""
+
+
+def visible(text: str) -> str:
+    """The text without the characters that no reader sees: they are no content, and part no word.
+
+    >>> visible("a\\u200bb\\u2800"), visible("\\u3164\\ufeff")
+    ('ab', '')
+    """
+    return _UNSEEN.sub("", text)
 
 
 def plain(text: str) -> str:
-    """The text in composed Unicode with straight quotes and plain blanks, for comparisons.
+    """The visible text in composed Unicode with straight quotes and plain blanks, for comparisons.
 
     >>> plain("It’s “so”")
     'It\\'s "so"'
     """
-    return unicodedata.normalize("NFC", text).translate(_QUOTES)
+    return unicodedata.normalize("NFC", visible(text)).translate(_QUOTES)
 
 
 def words(text: str) -> list[str]:
@@ -108,7 +122,7 @@ def paragraphs(text: str) -> list[str]:
     >>> paragraphs("\\n\\nOne.\\n \\nTwo.\\n")
     ['One.', 'Two.']
     """
-    return [block.strip() for block in _BLANK_LINE.split(text.replace("\r\n", "\n").strip()) if block.strip()]
+    return [block.strip() for block in _BLANK_LINE.split(visible(text).replace("\r\n", "\n").strip()) if block.strip()]
 
 
 def count_phrase(text: str, phrase: str) -> int:

@@ -13,7 +13,7 @@ import pytest
 import assay.reward.verifiers
 from assay.errors import UserError
 from assay.reward.line import read_line
-from assay.reward.verifier import verifiers
+from assay.reward.verifier import Case, verifiers
 
 assert assay.reward.verifiers
 DATA = Path(__file__).parents[1] / "data"
@@ -30,6 +30,8 @@ ROWS = [
     for line in (DATA / name).read_text(encoding="utf-8").splitlines()
     if (row := json.loads(line))["kind"] in READY
 ]
+JUDGE = verifiers["row"]({})
+"""As ``assay score`` judges a line."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +44,7 @@ def _numbers_of_any_length() -> Iterator[None]:
 
 
 def verdict_of(row: dict[str, Any]) -> float | str:
-    line = read_line(row, "cases.jsonl")
-    judgement = verifiers[line.verifier](line.options)(line.case)
+    judgement = JUDGE(Case(completion=row["completion"], gold=row["gold"], columns=row))
     if judgement.score is None:
         return "excluded"
     return judgement.outcome if judgement.outcome == "no_answer" else judgement.score

@@ -56,13 +56,13 @@ class Postscript(Section):
 @constraint("detectable_format:number_bullet_lists", Bullets)
 def number_bullet_lists(text: str, asked: Bullets) -> str:
     """So many lines that begin with ``* ``, ``- ``, ``+ `` or a bullet sign and hold something; ``---`` is a rule."""
-    return compare(len(_BULLET.findall(text)), asked.relation, asked.num_bullets, "bullets")
+    return compare(len(_BULLET.findall(plain(text))), asked.relation, asked.num_bullets, "bullets")
 
 
 @constraint("detectable_format:number_highlighted_sections", Highlights)
 def number_highlighted_sections(text: str, asked: Highlights) -> str:
     """So many ``*sections*`` (also ``**bold**`` ones), none empty, each within a line."""
-    return compare(len(_HIGHLIGHT.findall(text)), asked.relation, asked.num_highlights, "highlighted sections")
+    return compare(len(_HIGHLIGHT.findall(plain(text))), asked.relation, asked.num_highlights, "highlighted sections")
 
 
 @constraint("detectable_format:multiple_sections", Sections)

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from assay.recipe.schema import Section
 from assay.reward.constraints.constraint import Relation, compare, constraint
-from assay.reward.prose import paragraphs, plain, sentences, words
+from assay.reward.prose import paragraphs, plain, sentences, visible, words
 
 _DIVIDER = re.compile(r"(?<![*\w])\*\*\*(?![*\w])")
 
@@ -63,7 +63,7 @@ def number_sentences(text: str, asked: Sentences) -> str:
 @constraint("length_constraints:number_paragraphs", Paragraphs)
 def number_paragraphs(text: str, asked: Paragraphs) -> str:
     """So many paragraphs with a divider ``***`` between each two, none of them empty."""
-    blocks = [block.strip() for block in _DIVIDER.split(text)]
+    blocks = [block.strip() for block in _DIVIDER.split(visible(text))]
     if any(not block for block in blocks[1:-1]):
         return "an empty paragraph"
     return compare(sum(map(bool, blocks)), asked.relation, asked.num_paragraphs, "paragraphs")

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import field_validator
 
 from assay.recipe.schema import Section
+from assay.reward.prose import visible
 from assay.reward.verifier import Case, Judgement, register
 
 _BLOCK = re.compile(r"<(\w+)>\s*\.\.\.\s*</\1>")
@@ -63,7 +64,7 @@ class Format:
         match = self._pattern(pieces).fullmatch(text)
         if match is None:
             return Judgement(0.0, message="blocks out of order, or text around them")
-        empty = [piece for piece, content in zip(pieces, match.groups(), strict=True) if not content.strip()]
+        empty = [piece for piece, content in zip(pieces, match.groups(), strict=True) if not visible(content).strip()]
         return Judgement(0.0, message=f"{empty[0]} is empty") if empty else Judgement(1.0)
 
     def canary(self, gold: Any) -> str:

@@ -20,6 +20,7 @@ from assay.errors import UserError
 from assay.recipe.schema import Section
 from assay.reward.constraints.constraint import Instruction, read_instruction
 from assay.reward.extraction import after_thinking
+from assay.reward.prose import visible
 from assay.reward.verifier import Case, Judgement, no_answer, register, verifier_error
 
 
@@ -47,7 +48,7 @@ class Ifeval:
         except UserError as error:
             return verifier_error(str(error))
         spoken = after_thinking(case)
-        if spoken.text is None or not spoken.text.strip():
+        if spoken.text is None or not visible(spoken.text).strip():
             return no_answer(spoken.why or "the completion is empty")
         faults = [(one.constraint.name, fault) for one in instructions if (fault := one.fault(spoken.text))]
         message = "; ".join(f"{name}: {fault}" for name, fault in faults)

@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 
 from assay.recipe.schema import Section
 from assay.reward.extraction import after_thinking
-from assay.reward.prose import paragraphs, sentences, words
+from assay.reward.prose import paragraphs, sentences, visible, words
 from assay.reward.verifier import Case, Judgement, Verifier, no_answer, register, verifier_error, verifiers
 
 Unit = Literal[
@@ -153,11 +153,14 @@ class LengthRange:
         """Count and compare."""
         unit, least, most = self.options.unit, self.options.min, self.options.max
         spoken = after_thinking(case)
-        if spoken.text is None or not spoken.text.strip():
+        said = visible(spoken.text or "").strip()
+        if not said:
             return no_answer(spoken.why or "the completion is empty")
         if unit == "tokens" and not case.tokens:
             return verifier_error("the number of tokens is unknown: count another unit")
-        count = case.tokens if unit == "tokens" else COUNTS[unit](spoken.text.strip())
+        count = (
+            case.tokens if unit == "tokens" else COUNTS[unit]((spoken.text or "").strip() if unit == "bytes" else said)
+        )
         right = (least is None or count >= least) and (most is None or count <= most)
         return Judgement(float(right), message=f"{count} {unit}")
 
