@@ -67,6 +67,7 @@ async def drive(parts: Parts) -> bool:
         while not run.finished:
             harvest = await run.unless_stopped(source.next_groups())
             with run.doing("update"):
+                await weights.engine.sleep()  # nothing is in flight; the publish wakes it
                 batch = pack(harvest.groups, run.recipe.reward)
                 update = policy.update(batch, run.kl.coefficient)
             with run.doing("publish"):

@@ -111,6 +111,10 @@ class Engine(Protocol):
         """The policy's weights have changed: sample from them, as ``version``, from the next token on."""
         ...
 
+    async def sleep(self) -> None:
+        """Nothing is in flight, and the trainer wants the memory: free what the next `publish` can make anew."""
+        ...
+
     async def close(self) -> None:
         """Stop, and free what is held."""
         ...

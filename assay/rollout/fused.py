@@ -145,6 +145,11 @@ class Block:
             heads = torch.cat([norm(part) for norm, part in zip(self.head_norms, parts, strict=True)], dim=2)
         return (heads * cos + heads.roll(heads.shape[-1] // 2, -1) * sin).to(heads.dtype)
 
+    def release(self) -> None:
+        """Free copies of them until the next `refresh`."""
+        for part in (self.qkv, self.out, self.gate_up, self.down):
+            part.release()
+
     def refresh(self) -> None:
         """Follow the trainer's present weights."""
         norms = (self.before, self.after, self.before_mlp, self.after_mlp, *self.head_norms)
@@ -266,6 +271,11 @@ class FusedNetwork:
         """See `Network`."""
         for part in (self._embed, *self._blocks, self._norm, self._head):
             part.refresh()
+
+    def release(self) -> None:
+        """See `Network`."""
+        for part in (*self._blocks, self._head):
+            part.release()
 
     def _rotation(self, x: Tensor, positions: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         cos, sin = self._rotary(x, positions, *([kind] if self._by_kind else []))

@@ -94,6 +94,7 @@ class NativeEngine:
         self._generated = 0
         self._news: asyncio.Event | None = None
         self._stopping = False
+        self._asleep = False
 
     @property
     def version(self) -> int:
@@ -140,6 +141,8 @@ class NativeEngine:
         """
         if self._news is not None:
             raise RuntimeError("finished() is already being consumed")
+        if self._asleep and self._inbox:
+            raise RuntimeError("the engine sleeps: publish the weights first")
         self._news, self._stopping = asyncio.Event(), False
         self._open_inbox()
         driver = asyncio.create_task(self._drive(self._news))
@@ -175,10 +178,21 @@ class NativeEngine:
             raise RuntimeError("deterministic mode publishes between rounds only: drain finished() first")
         self._publish(version)
 
+    async def sleep(self) -> None:
+        """Free the cache and the arranged weights until the next publish; RuntimeError with answers in flight."""
+        if self._scheduler.busy or self._inbox:
+            raise RuntimeError("answers are in flight: drain finished() before sleep()")
+        if self._asleep:
+            return
+        self._asleep = True
+        self._prefix = None
+        self._runner.clear()
+        self._network.release()
+
     async def close(self) -> None:
         """Stop after the step in progress and free the cache."""
         self._stopping = True
-        self._runner.cache.clear()
+        self._runner.clear()
         self._prefix = None
 
     async def _drive(self, news: asyncio.Event) -> None:
@@ -212,6 +226,7 @@ class NativeEngine:
 
     def _publish(self, version: int) -> None:
         self._network.refresh()
+        self._asleep = False
         self._prefix = None
         for sequence in self._scheduler.running:
             sequence.cached = 0

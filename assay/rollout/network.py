@@ -36,6 +36,10 @@ class Network(Protocol):
         """Follow the trainer's present weights."""
         ...
 
+    def release(self) -> None:
+        """Free what the next `refresh` makes anew; no forward until then."""
+        ...
+
 
 class GeneralNetwork:
     """transformers' forward on the trainer's tensors, or on a copy in another precision (`GenerationWeights`)."""
@@ -67,3 +71,6 @@ class GeneralNetwork:
     def refresh(self) -> None:
         """See `Network`. Raises AssayError when the trainer's structure has changed."""
         self._weights.refresh()
+
+    def release(self) -> None:
+        """See `Network`: a copy is written to in place, so it stays."""

@@ -32,6 +32,10 @@ class Projection(Protocol):
         """Take the present weights of the sources."""
         ...
 
+    def release(self) -> None:
+        """Free a copy of them until the next `refresh`."""
+        ...
+
 
 class Dense:
     """Weights in a floating precision: the source's own tensor where one source has it in that precision."""
@@ -61,6 +65,9 @@ class Dense:
                 part.copy_(matrix(source))
         self.bias = _biases(self._sources, self._dtype)
 
+    def release(self) -> None:
+        """See `Projection`: the copy is written to in place, so it stays."""
+
 
 class Packed:
     """float32 weights in the order in which MKL's products read them: arranged once a version, not once a product.
@@ -88,6 +95,10 @@ class Packed:
         self._packed = torch.ops.mkl._mkl_reorder_linear_weight(weight, self.ROWS)
         self._shape = weight.new_empty(1).expand(weight.shape)  # of the plain weight only its shape is read
         self.bias = _biases(self._sources, torch.float32)
+
+    def release(self) -> None:
+        """See `Projection`."""
+        del self._packed
 
 
 @cache
@@ -123,6 +134,10 @@ class Int8:
         """(K, N)"""
         self.scale = scale[:, 0]
         self.bias = _biases(self._sources, torch.float32)
+
+    def release(self) -> None:
+        """See `Projection`."""
+        del self.weight
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Projection`."""

@@ -29,6 +29,11 @@ class ModelRunner:
         self.stats = Stats()
         self._prompts: Prompts | None = None
 
+    def clear(self) -> None:
+        """Give the cache's memory back."""
+        self.cache.clear()
+        self._prompts = None
+
     def prefill(self, sequences: list[Sequence], slots: list[int]) -> Tensor:
         """Fill the slots with all tokens so far; return the logits at the last one, (S, V) as ``slots``.
 
