@@ -3,7 +3,8 @@ r"""Which of the answers that a completion gives does it stand by?
 A later answer replaces an earlier one, as when a mistake is corrected or a part is boxed before the whole. It does not
 where the text only lists guesses: answers side by side, joined by "or" and "maybe", or each under a label of its own
 ("Answer: 5, Answer: 6"). Those are one answer of several values, which then fails as a spray. An answer that the text
-takes back ("wait, that is wrong") with nothing in its place is none that counts.
+takes back ("wait, that is wrong") with nothing in its place is none that counts; one that is denied beside another
+("42, not 41") is not offered.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _HEDGE = re.compile(
 )
 _LABEL = re.compile(
     r"[\W_]*(?:\b(?:the|my|final|answers?|result|option|guess|candidate|attempt|solution|possibility|choice|try|is|or|"
-    r"and|so|first|second|third|next|last|number|no|\d+|[a-z])\b[\W_]*)*",
+    r"and|so|first|second|third|next|last|number|no|one|two|three|four|\d+|[a-z])\b[\W_]*)*",
     re.IGNORECASE,
 )
 _CONCLUDES = re.compile(r"\bso\b.*[+=]", re.IGNORECASE | re.DOTALL)
@@ -56,12 +57,27 @@ _NOT = re.compile(
     r"(?:\bnot|n't|n\u2019t|\bcannot be|\bnever|\brather than|\binstead of)\s*(?:equal to\s*|be\s*|just\s*)?\W*\Z",
     re.IGNORECASE,
 )
+_NOT_DENIED = re.compile(r"\b(?:if|why|or|whether|is (?:it|that|this)) not\s+\W*\Z", re.IGNORECASE)
+"""Words with a "not" that offer what follows."""
+_CASE = re.compile(r"(?:if|when|in case|case|assuming|suppose|supposing|provided)\b", re.IGNORECASE)
+_COUNTED = re.compile(r"\b(?:\d+|[a-e]|one|two|three|four|first|second|third|fourth|last|next|other)\b")
+_PARTS = re.compile(r"\b(?:parts?|steps?|stages?)\b")
 _NEGATED_VERDICT = re.compile(
     r"(?:isn't|wasn't|is not|was not|not|can(?:no|')t be)\s+(?:\w+\s+)?(?:right|correct)", re.I
 )
 _ALSO = re.compile(
     r"^[\s$.,;:)*\\\]]*(?:\(\s*)?(?:and/or|or)\s+(?:maybe|possibly|perhaps|even|else|is it|it is|it's)?\s*\$?"
     r"(?P<value>[-+]?(?:\d|\\frac|\\sqrt)[^\s,;.?!)$]*)",
+    re.IGNORECASE,
+)
+_MAYBE = re.compile(
+    r"\b(?:it|this|that|answer|result|value)\s+(?:could|might|may|can)\s+(?:(?:also|well|instead|even|just)\s+)+be\s+\W{0,4}"
+    r"(?P<value>[-+]?\d[\d,/]*(?:\.\d+)?)",
+    re.IGNORECASE,
+)
+_HEDGED = re.compile(
+    r"(?P<one>\d[\d.,]*)\W+(?:[a-z]+\W+)?(?:or|maybe|perhaps|possibly|alternatively)\s+(?:maybe |perhaps |possibly )?"
+    r"\W*(?P<two>\d[\d.,]*)",
     re.IGNORECASE,
 )
 _BEFORE = re.compile(
@@ -93,9 +109,10 @@ def committed(text: str, places: Sequence[Box]) -> Commitment:
     places = [place for place in places if place.content.strip()]
     if not places:
         return Commitment(())
+    places = [place for place in places if not _denied(text, place)] or places
     run = [places[-1]]
     for place in reversed(places[:-1]):
-        before = text[max(place.start - 60, 0) : place.start]
+        before = text[max(place.start - 120, 0) : place.start]
         if not _beside(text[place.end : run[0].start], before):
             break
         run.insert(0, place)
@@ -105,9 +122,26 @@ def committed(text: str, places: Sequence[Box]) -> Commitment:
     found = _distinct(run)
     if also := _ALSO.match(rest):
         found.append(also["value"])
+    elif maybe := _MAYBE.search(rest[:200]):
+        found.append(maybe["value"])
     if earlier := _BEFORE.search(text[max(run[0].start - 60, 0) : run[0].start]):
         found.insert(0, earlier["value"])
     return Commitment(tuple(dict.fromkeys(found)), rest=rest)
+
+
+def hedges(text: str) -> list[tuple[str, str]]:
+    """The numbers that a text offers as alternatives of each other, in pairs, and where the last pair ends.
+
+    >>> hedges("750 or 751"), hedges("6 apples, maybe 7"), hedges("6 and 7")
+    ([('750', '751')], [('6', '7')], [])
+    """
+    return [(match["one"].rstrip(".,"), match["two"].rstrip(".,")) for match in _HEDGED.finditer(text)]
+
+
+def _denied(text: str, place: Box) -> bool:
+    """Does a "not" stand directly before the place, and no question mark after it?"""
+    before = text[max(place.start - 40, 0) : place.start]
+    return bool(_NOT.search(before)) and not _NOT_DENIED.search(before) and text[place.end : place.end + 1] != "?"
 
 
 def _distinct(run: Sequence[Box]) -> list[str]:
@@ -116,7 +150,7 @@ def _distinct(run: Sequence[Box]) -> list[str]:
 
 def _beside(between: str, before: str) -> bool:
     """Are two answers guesses of one list, rather than an answer and what replaces it?"""
-    if _BESIDE.fullmatch(between):
+    if _BESIDE.fullmatch(between) or _are_cases(before, between):
         return True
     if _CORRECTED.search(between):
         return False
@@ -125,6 +159,18 @@ def _beside(between: str, before: str) -> bool:
     if _LABEL.fullmatch(between):
         return not _CONCLUDES.search(between)
     return len(between) < 200 and bool(_HEDGE.search(between))
+
+
+def _are_cases(before: str, between: str) -> bool:
+    """Are two answers led in alike: "if n is even:" and "if n is odd:", "trial A gives" and "trial B gives"?"""
+    one, other = (
+        " ".join(re.split(r"[\n.;!?]", lead)[-1].lower().split()).strip(" ,:$*-") for lead in (before, between)
+    )
+    if not one or not other or _PARTS.search(other):
+        return False
+    if _CASE.match(one) and _CASE.match(other):
+        return True
+    return one != other and _COUNTED.sub("1", one) == _COUNTED.sub("1", other)
 
 
 def _taken_back(before: str, rest: str) -> bool:

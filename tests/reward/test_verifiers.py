@@ -94,6 +94,7 @@ NO, ERROR = "no_answer", "verifier_error"
         ("hash", "#### 18 apples", "18", 1.0),
         ("hash", "18", "18", NO),
         ("hash", "#### 17\n#### 18", "18", 0.0),
+        ("hash", "#### 18 or 19 or 17", "18", 0.0),
         ("only", "The answer is 7.", "7", 1.0),
         ("only", "3 + 4 = 7", "7", NO),
         ("only", "seven", "7", NO),

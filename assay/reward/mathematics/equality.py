@@ -16,6 +16,7 @@ import mpmath
 
 from assay.reward.mathematics.equations import same_relation
 from assay.reward.mathematics.families import same_family
+from assay.reward.mathematics.notation import written_out
 from assay.reward.mathematics.numbers import Domain, real_value, same_value
 from assay.reward.mathematics.quantities import same_quantity
 from assay.reward.mathematics.reading import Answer, Item, read
@@ -35,6 +36,7 @@ from assay.reward.mathematics.tree import (
     walk,
 )
 from assay.reward.mathematics.value import real
+from assay.reward.mathematics.vectors import as_vector
 from assay.reward.mathematics.words import said
 
 _ORDER = re.compile(
@@ -48,6 +50,19 @@ _REDUCED = re.compile(
 )
 _POSITIVE = re.compile(r"\bpositive\b|> ?0|\\gt ?0", re.IGNORECASE)
 _INTEGER = re.compile(r"\b(?:integers?|natural numbers?|whole numbers?)\b", re.IGNORECASE)
+_LARGE = re.compile(r"\b(?:thousand|million|billion|trillion)s?\b", re.IGNORECASE)
+_ALL = re.compile(
+    r"\b(?:find|list|give|determine|what are|compute|state)\s+(?:\w+\s+)?all\b"
+    r"|\ball (?:\w+ ){0,3}(?:values|solutions|roots|zeros|numbers|integers|primes|factors|divisors)\b"
+    r"|\bsolutions? (?:of|to|for)\b|\bwhat are the\b|\b(?:roots|zeros) of\b",
+    re.IGNORECASE,
+)
+"""Questions for values that have no order among them."""
+_TUPLE = re.compile(
+    r"\binterval|\bordered\b|\bpoints?\b|\bcoordinates?\b|\bvert(?:ex|ices)\b|\btuples?\b|\bpairs?\b|\btriples?\b|\bvectors?\b"
+    r"|\binequalit|\brange\b|\bdomain\b|\bincreasing|\bdecreasing|\bsystem\b|\([A-Za-z]\s*,\s*[A-Za-z]",
+    re.IGNORECASE,
+)
 _CONSTANTS = frozenset({"C", "c", "K", "C_1", "c_1"})
 _SETS_IN_WORDS = {"all real numbers": Reals("R"), "no solution": Reals("O")}
 
@@ -77,10 +92,12 @@ def same_answer(gold: str, answer: str, question: str = "") -> bool | None:
     >>> same_answer("42", "41, 42"), same_answer("x+1=3", "3"), same_answer(r"\frac{1}{", "1") is None
     (False, False, True)
     """
+    asked = Question(question)
+    if not asked.says(_LARGE):
+        gold, answer = written_out(gold), written_out(answer)
     golds, answers = read(gold), read(answer)
     if not any(all(item.readable for item in one.items) for one in golds):
         return True if golds and answers and golds[0] == answers[0] else None
-    asked = Question(question)
     return any(_same(one, other, asked) for one in golds for other in answers)
 
 
@@ -154,7 +171,11 @@ def _same_items(gold: Answer, answer: Answer, question: Question) -> bool:
         return all(_same_item(golds[0], item, question) for item in answers) and not answer.in_braces
     if len(answers) == 1:
         members = _members(answers[0])
-        if members is None or gold.in_braces or not (_is_python_list(answers[0]) or _named_apart(golds)):
+        if members is None or gold.in_braces:
+            return False
+        if _is_list(answers[0]) and not any(item.name for item in golds) and _asks_all(question):
+            return _in_any_order(golds, members, question)
+        if not (_is_python_list(answers[0]) or _named_apart(golds)):
             return False
         return _in_order(_by_name(golds), members, question)
     if gold.in_braces or answer.in_braces:  # a set has each element once
@@ -195,6 +216,17 @@ def _is_python_list(item: Item) -> bool:
     return isinstance(node, Group) and node.opening == "[" and node.closing == "]" and len(node.items) > 2
 
 
+def _is_list(item: Item) -> bool:
+    """Is it a list in brackets: ``(1, 2)`` or ``[1, 2, 3]``?"""
+    node = item.values[0]
+    return _is_python_list(item) or (isinstance(node, Group) and (node.opening, node.closing) == ("(", ")"))
+
+
+def _asks_all(question: Question) -> bool:
+    """Is it a question for all values, and not for a point or an interval?"""
+    return question.says(_ALL) and not question.says(_TUPLE) and not question.says(_ORDER)
+
+
 def _named_apart(items: Sequence[Item]) -> bool:
     return len({item.name for item in items if item.name}) == len(items)
 
@@ -225,7 +257,11 @@ def _in_any_order(golds: Sequence[Item], answers: Sequence[Item], question: Ques
 def _same_item(gold: Item, answer: Item, question: Question) -> bool:
     if answer.unreduced and question.says(_REDUCED):
         return False
-    if gold.text.isalpha() and len(gold.text) > 2 and gold.text.casefold() == answer.text.casefold():
+    if (
+        gold.text.isalpha()
+        and (len(gold.text) > 2 or gold.text.casefold() == "no")
+        and gold.text.casefold() == answer.text.casefold()
+    ):
         return True  # Red and red: short words read as products
     if gold.base or answer.base:
         return _same_digits(gold, answer, question)
@@ -327,6 +363,7 @@ def _right(node: Node) -> Node:
 def same_node(a: Node, b: Node, domain: Domain) -> bool:
     """Are two values the same: numbers and functions by value, brackets and matrices entry by entry?"""
     a, b = _scaled(a), _scaled(b)
+    a, b = as_vector(a, b), as_vector(b, a)
     if a == b:
         return True
     match a, b:

@@ -367,7 +367,7 @@ class _Parser:
         if name in ("vec", "hat", "overrightarrow", "overline", "bar", "tilde"):
             name = "bar" if name == "overline" else name
             inner = self.braced()
-            return Sym(f"{name} {inner.name}") if isinstance(inner, Sym) else Call(name, (inner,))
+            return Sym(f"{name} {inner.name}") if isinstance(inner, (Sym, Const)) else Call(name, (inner,))
         raise Unreadable(rf"the command \{name}")
 
     def letter(self) -> str:

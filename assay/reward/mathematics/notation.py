@@ -37,6 +37,14 @@ _TIMES_TEN = re.compile(r"(?<=\d)\s*[xX]\s*10(?=\s*(?:\^|\*\*))")
 _ROW_SPACE = re.compile(r"\\\\\s*\[-?[\d.]+\s*(?:pt|em|ex|mm|cm)\]")
 _COLOUR = re.compile(r"\\(?:text)?colou?r\s*\{[^{}]*\}")
 _POWER_IN_TEXT = re.compile(r"\\text\s*\{([^{}^]*)\^\{(\d)\}\s*\}")
+_UNIT_VECTOR = re.compile(
+    r"\\(?:mathbf|boldsymbol|bm|textbf|hat|widehat|vec|overrightarrow|bar|bf)\s*"
+    r"(?:\{\s*(?:\\(?:mathbf|boldsymbol|bm|hat|textbf|mathrm)\s*\{\s*)?\\?([ijk])(?:math)?\s*\}{1,2}|\\([ij])math(?![A-Za-z])|\s([ijk])\b)"
+)
+_SCALED = re.compile(
+    r"(?<=\d)\s*(?:\\text\s*\{\s*(?P<inside>thousand|million|billion|trillion)\b|(?P<plain>thousand|million|billion|trillion)\b)"
+)
+_ZEROS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _WRAPPED = re.compile(
     r"\\(?:underline|ensuremath|mathbf|boldsymbol|bm|mathit|mathnormal|mathsf|mathtt|textnormal|emph)\s*\{([^{}]*)\}"
 )
@@ -72,11 +80,29 @@ def plain(text: str) -> str:
     text = _SPACES.sub(" ", _DROPPED.sub("", _COLOUR.sub("", text)))
     text = _SPACED.sub(lambda found: found.group().replace(" ", ""), text)
     text = _TEXTS.sub(r"\\text", text)
+    marked = [next(filter(None, found)) for found in _UNIT_VECTOR.findall(text)]
+    if {"j", "k"} & {*marked}:  # alone, a bold i is the imaginary unit
+        text = _UNIT_VECTOR.sub(lambda found: rf"\hat{{{found[1] or found[2] or found[3]}}}", text)
+    text = re.sub(r"\bper\s+cent\b", "percent", text)
     text = _WRAPPED.sub(r"{\1}", text)
     text = _POWER_IN_TEXT.sub(r"\\text{\1}^{\2}", text.replace(r"\text{\$}", r"\$"))
     text = _PLAIN_TEXT.sub(r"\1", text)
     text = re.sub(r"\\text\s*\{\s*(\^\{\\circ\})\s*\}", r"\1", text)
     return _trimmed(_DELIMITERS.sub(" ", text))
+
+
+def written_out(text: str) -> str:
+    r"""The text with ``2 million`` written as a product.
+
+    >>> written_out(r"2\text{ million dollars}"), written_out("3.5 billion")
+    ('2\\times 10^{6}\\text{ dollars}', '3.5\\times 10^{9}')
+    """
+
+    def product(found: re.Match[str]) -> str:
+        zeros = rf"\times 10^{{{_ZEROS[found['inside'] or found['plain']]}}}"
+        return zeros + (r"\text{" if found["inside"] else "")
+
+    return _SCALED.sub(product, text).replace(r"\text{}", "")
 
 
 def _unicode(text: str) -> str:

@@ -42,6 +42,12 @@ _SAID = re.compile(
 _BASED = re.compile(
     r"\(?(?P<digits>[0-9A-F]+(?:\.[0-9A-F]+)?)\)?\s*_\s*\{?\s*(?:\\text\s*\{)?\s*(?P<base>\w+)\s*\}?\s*\}?"
 )
+_UNSURE = re.compile(
+    r"\b(?:or|maybe|perhaps|possibly|unless|anything)\b"
+    r"|\\text\s*\{(?![^{}]*(?:approx|about|roughly|around|\bof\b))[^{}]*(?<![\w^])\d",
+    re.IGNORECASE,
+)
+"""Words and numbers behind a value that are no unit: "42 (or 43)"."""
 _SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 """White space that says nothing: not the one between two digits."""
 _RATIO = re.compile(r"(\d+(?:\.\d+)?)\s*:\s*(\d+(?:\.\d+)?)")
@@ -173,6 +179,8 @@ def _item(text: str, dialect: Dialect) -> Item:
         if 2 <= base <= 36 and any(c.isdigit() for c in based["digits"]):
             return Item(f"{based['digits'].lstrip('0') or '0'}_{base}", base=base)
     main, *about = [piece for _, piece in split(text, _ABOUT)]
+    if not main.strip() and len(about) == 1:  # "about 42" says 42
+        main, about = about[0].strip(), []
     name, parts = _named(main)
     if _CLOCK.fullmatch(parts[0]):
         return Item(shown, name, words=shown.lstrip("0"))
@@ -192,6 +200,8 @@ def _item(text: str, dialect: Dialect) -> Item:
     if not name and len(values) > 1 and not _is_worked(values):
         values = (Chain(values, ("=",) * (len(values) - 1)),)
     unit_text = next((unit for _, unit in reversed(pieces) if unit), "")
+    if _UNSURE.search(unit_text):
+        return Item(shown, name, words=said(parts[-1]))
     return Item(shown, name, values, parse_unit(unit_text), about=near, unreduced=_unreduced(pieces[-1][0]))
 
 

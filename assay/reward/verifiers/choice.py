@@ -28,8 +28,9 @@ _LETTER = r"(?<![A-Za-z\\])(?:\\(?:text|textbf|mathrm|mathbf|textit)\s*\{\s*\(?)
 _WORD = r"(?:(?i:both|either|option|choice|letter|answer)\s+)?"
 _STATED = re.compile(
     r"(?i:\b(?:answer|ans|antwort|solution|respuesta|r[ée]ponse|risposta|resposta|correct\s+(?:option|choice|letter)|"
-    r"(?:best|final|right)\s+(?:option|choice))\b[*_\s]*"
-    r"(?:[:=\-–]|(?:is|would\s+be|must\s+be|should\s+be|has\s+to\s+be|seems\s+to\s+be|will\s+be)\b)|答案(?:是|为|：)?)[*_\s]*:?"
+    r"(?:best|final|right)\s+(?:option|choice))\b[*_\s\"']*"
+    r"(?:[:=\-–]|(?:is|would\s+be|must\s+be|should\s+be|has\s+to\s+be|seems\s+to\s+be|will\s+be)\b)|(?:答案|答え|正解|정답|답|[Оо]твет)(?:是|为|は|은|：)?)"
+    r"[*_\s]*:?"
 )
 _PICKED = re.compile(r"(?i:\b(?:pick|choose|select|go(?:ing)?\s+with|choice\s+is|opt\s+for)\b)")
 _SUBJECT = re.compile(
@@ -48,6 +49,13 @@ _DENIED = re.compile(
 )
 _NOT_BEFORE = re.compile(
     r"(?:\bnot|n't|n\u2019t|\bnever|\bneither|\bnor|\brather than|\binstead of)\s+(?:\w+\s+){0,2}\Z", re.I
+)
+_NOT_BUT = re.compile(
+    rf"\s*not\s+{_WORD}{_OPEN}{_LETTER}[\s)\]}}*,;$]*(?:\bbut\b|\brather\b|\binstead\b)(?:\s+(?:it\s+is|rather|instead))?",
+    re.I,
+)
+_SO = re.compile(
+    rf"\b(?i:so|thus|hence|therefore)\b,?\s+(?i:it\s+(?:is|must\s+be)\s+)?(?={_WORD}{_OPEN}{_LETTER}[)\]}}*$.!\s]*\Z)"
 )
 _CUE_WORD = re.compile(r"\banswer|\bantwort|答案", re.IGNORECASE)
 _TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -154,7 +162,7 @@ def find_options(text: str, texts: Mapping[str, str]) -> tuple[list[str], bool]:
 def _statements(text: str, texts: Mapping[str, str]) -> list[Box]:
     """Every statement of an answer, with its letters as its content, in order."""
     found: list[Box] = []
-    for cue in (_STATED, _PICKED):
+    for cue in (_STATED, _PICKED, _SO):
         for match in cue.finditer(text):
             letters, end = _slot(text, match.end(), texts)
             if letters and not _NOT_BEFORE.search(text[max(match.start() - 30, 0) : match.start()]):
@@ -169,6 +177,8 @@ def _statements(text: str, texts: Mapping[str, str]) -> list[Box]:
 
 def _slot(text: str, start: int, texts: Mapping[str, str]) -> tuple[list[str], int]:
     """The options at the start of an answer's place, and where their statement ends; none for a denied one."""
+    if instead := _NOT_BUT.match(text, start):
+        start = instead.end()
     if _DENIED.match(text, start):
         return [], start
     first = re.compile(rf"\s*{_WORD}{_OPEN}{_LETTER}").match(text, start)
@@ -216,9 +226,13 @@ def _is_option(match: re.Match[str], texts: Mapping[str, str]) -> bool:
 def _agreed(text: str, texts: Mapping[str, str]) -> list[str]:
     """The one option that lines, brackets and texts of options name, if there is only one."""
     named = {letter.upper() for letter in _BRACKETED.findall(text) if letter.upper() in texts}
-    for line in text.splitlines():
-        if _ALONE.fullmatch(line.strip()):
-            named |= set(_slot(line.strip(), 0, texts)[0])
+    lines = [
+        set(_slot(line, 0, texts)[0]) if _ALONE.fullmatch(line) else set() for line in map(str.strip, text.splitlines())
+    ]
+    kept = [found for found in lines if found]
+    if [sorted(found) for found in kept[: len(texts)]] == [[letter] for letter in texts] and len(kept) > len(texts) > 1:
+        kept = kept[len(texts) :]  # the list of options, repeated before the answer
+    named |= set().union(*kept)
     if not named:
         words = [letter for letter, option in texts.items() if re.search(r"[^\W\d]{4}", option)]
         spoken = " ".join(text.casefold().split())

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from assay.recipe.schema import Section
-from assay.reward.commitment import Commitment, committed
+from assay.reward.commitment import Commitment, committed, hedges
 from assay.reward.extraction import Box, after_thinking, before_next_question, boxes
 from assay.reward.mathematics.numbers import real_value
 from assay.reward.mathematics.reading import read
@@ -25,7 +25,6 @@ _MARK = re.compile(r"####+[ \t]*(?=(?P<slot>[^\n]*))")
 _CUE = re.compile(r"(?i:\banswer|\bresult|\btotal)[*_\s]*(?:[:=]|\bis\b|\bof\b)[*_\s:]*(?=(?P<slot>[^\n]+))")
 _SENTENCE = re.compile(r"(?<=[\w)*$%])[.!?](?=\s|$).*", re.DOTALL)
 _ASIDE = re.compile(r"\s\(.*|,?\s(?:because|since|which|as|so)\s.*", re.DOTALL)
-_HEDGED = re.compile(r"(?P<one>\d[\d.,]*)\W+(?:\w+\W+)?or\s+(?:maybe |perhaps |possibly )?\W*(?P<two>\d[\d.,]*)", re.I)
 
 
 class Gsm8kOptions(Section):
@@ -115,7 +114,7 @@ def slot_numbers(slot: str) -> list[Fraction]:
         if values and all(isinstance(value, Fraction) for value in values):
             return [value for value in values if isinstance(value, Fraction)]
     numbers = numbers_in(slot.rpartition("=")[2]) or numbers_in(slot)
-    return numbers[:2] if _HEDGED.search(slot) else numbers[:1]
+    return numbers[:2] if hedges(slot) else numbers[:1]
 
 
 def _last_numbers(text: str) -> list[str]:
@@ -123,7 +122,7 @@ def _last_numbers(text: str) -> list[str]:
     numbers = numbers_in(text)
     if not numbers:
         return []
-    hedges = list(_HEDGED.finditer(text))
-    if hedges and not re.search(r"\d", text[hedges[-1].end() :]):
-        return [hedges[-1]["one"].rstrip(".,"), hedges[-1]["two"].rstrip(".,")]
+    offered = hedges(text)
+    if offered and numbers_in(offered[-1][1]) == numbers[-1:]:
+        return list(offered[-1])
     return [canonical(numbers[-1])]

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from assay.recipe.schema import Section
+from assay.reward.commitment import hedges
 from assay.reward.extraction import after_thinking, boxed, place_answer, tagged
 from assay.reward.verifier import Case, Judgement, no_answer, register, verifier_error
 
@@ -100,7 +101,7 @@ class Number:
         # "14 + 19 = 33" states 33; "5, 6" states two.
         stated = [values if "=" not in place else values[-1:] for place, values in zip(places, numbers, strict=True)]
         if how == "hash":
-            stated = [values[:1] for values in stated]
+            stated = [values if hedges(at) else values[:1] for at, values in zip(places, stated, strict=True)]
         return [value for values in stated for value in values], missing
 
 
