@@ -5,10 +5,14 @@ Nothing here need be trusted. Whatever it answers is a value that "the program r
 
 from __future__ import annotations
 
+import builtins
+import contextlib
+import io
 import itertools
+import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from . import program
@@ -43,6 +47,7 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
     "neg": lambda a: -a,
     "enter": lambda a: a.__enter__(),
     "exit": lambda a: a.__exit__(None, None, None),
+    "await": lambda coroutine: _run_coroutine(coroutine),
 }
 
 
@@ -75,16 +80,31 @@ class Server:
     def answer(self, asked: dict[str, Any]) -> None:
         """Do what is asked and send what came of it."""
         reply: dict[str, Any] = {"id": asked["id"]}
-        try:
-            reply |= self._do(asked)
-        except StopIteration:
-            reply["stop"] = True
-        except BaseException as error:
-            reply["raised"] = _described(error)
+        with contextlib.ExitStack() as stack:
+            printed = self._take_over(asked, stack)
+            try:
+                reply |= self._do(asked)
+            except StopIteration as error:
+                # Only an iterator may end one: from a function it would end the tests' own loops.
+                reply |= {"stop": True} if asked["do"] == "next" else {"raised": _described(error)}
+            except BaseException as error:
+                reply["raised"] = _described(error)
+        if printed is not None:
+            reply["printed"] = printed.getvalue()
         try:
             self._channel.send(reply)
         except RecursionError:
             self._channel.send({"id": asked["id"], "raised": ["RecursionError", ["RecursionError"], ""]})
+
+    def _take_over(self, asked: dict[str, Any], stack: contextlib.ExitStack) -> io.StringIO | None:
+        """Read and print where the tests have it, for this answer; what catches the printed text, if they do."""
+        if "stdin" in asked:
+            stack.callback(setattr, sys, "stdin", sys.stdin)
+            sys.stdin = io.StringIO(asked["stdin"])
+        if "input" in asked:
+            stack.callback(setattr, builtins, "input", builtins.input)
+            builtins.input = self._decode(asked["input"])
+        return stack.enter_context(contextlib.redirect_stdout(io.StringIO())) if asked.get("captured") else None
 
     def _do(self, asked: dict[str, Any]) -> dict[str, Any]:
         if asked["do"] == "get":
@@ -154,6 +174,12 @@ class Server:
         return self._decode(reply["returned"])
 
 
+def _run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    import asyncio  # large, and seldom wanted: every program would carry it
+
+    return asyncio.run(coroutine)
+
+
 def _copied(base: type, value: Any) -> Any:
     if base is dict:
         return dict(dict.items(value))
@@ -170,6 +196,8 @@ def _bound(owner: Any, method: str) -> Callable[..., Any]:
 def _kind(value: Any) -> str:
     if isinstance(value, type):
         return "exception" if issubclass(value, BaseException) else "class"
+    if isinstance(value, types.CoroutineType):
+        return "coroutine"
     return "iterator" if isinstance(value, Iterator) else "object"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import importlib
 import os
+import site
 import socket
 import sys
 import threading
@@ -38,6 +39,8 @@ def run(peer: bool) -> NoReturn:
     sys.stdin = sys.__stdin__ = _stream(0, "r", "strict")
     sys.stdout = sys.__stdout__ = _stream(1, "w", "surrogateescape")
     sys.stderr = sys.__stderr__ = _stream(2, "w", "backslashreplace")
+    sys.argv[:] = ["solution.py"]
+    site.setquit()  # exit() and quit(), as every interpreter has them
     channel = Channel(socket.socket(fileno=3))
     job = channel.receive()
     if job["mode"] == "script":
@@ -68,7 +71,6 @@ def make_module(name: str, source: str, file: str) -> types.ModuleType:
 
 def run_script(source: str) -> int:
     """Execute a source as ``__main__``; the exit status it would have had."""
-    sys.argv[:] = ["solution.py"]
     module = make_module("__main__", source, "solution.py")
     try:
         exec(compile(source, "solution.py", "exec", dont_inherit=True), module.__dict__)

@@ -11,8 +11,10 @@ themselves, by calling a class under its name (with a capital, as a class is wri
 from __future__ import annotations
 
 import builtins
+import io
 import itertools
 import secrets
+import sys
 import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator
@@ -57,6 +59,7 @@ class Peer:
         self._callbacks: dict[int, Callable[..., Any]] = {}
         self._numbers = itertools.count()
         self._exceptions: dict[str, type[Exception]] = {}
+        self._usual = sys.stdin, sys.stdout, builtins.input
         self.uses = 0
         """How often the tests asked something of the program's objects."""
         self.unsent = ""
@@ -83,9 +86,12 @@ class Peer:
         except NotPlain as error:
             self.unsent = str(error)
             raise
-        reply = self._ask({"do": what, "args": sent, "kwargs": named})
+        reply = self._ask({"do": what, "args": sent, "kwargs": named, **self._replaced()})
+        if reply.get("printed") and sys.stdout is not self._usual[1]:
+            sys.stdout.write(_text(reply["printed"]))
         if reply.get("stop"):
-            raise StopIteration
+            # From anything else it would end a loop of the tests before they have looked at a value.
+            raise StopIteration if what == "next" else self._exception("RuntimeError", ["RuntimeError"], "no iterator")
         if "raised" in reply:
             raise self._exception(*reply["raised"])
         for index, now in reply.get("mutated", ()):
@@ -94,6 +100,16 @@ class Peer:
         if isinstance(value, Remote):
             object.__setattr__(value, "_made", _makes(what, args[0]))
         return value
+
+    def _replaced(self) -> dict[str, Any]:
+        """What of its input and output the tests have put something else in the place of."""
+        stdin, stdout, reads = self._usual
+        found: dict[str, Any] = {"captured": True} if sys.stdout is not stdout else {}
+        if isinstance(sys.stdin, io.StringIO) and sys.stdin is not stdin:
+            found["stdin"] = sys.stdin.read()
+        if builtins.input is not reads:
+            found["input"] = self._callback(builtins.input)
+        return found
 
     def _ask(self, question: dict[str, Any]) -> Any:
         """Send a question that only an answer made after it can name, and serve what is asked back meanwhile."""
@@ -156,10 +172,13 @@ class Peer:
         if isinstance(value, Iterator) or type(value) in (range, type({}.keys()), type({}.values()), type({}.items())):
             return self._encode(list(value))
         if callable(value):
-            number = next(self._numbers)
-            self._callbacks[number] = value
-            return {"callback": number}
+            return self._callback(value)
         raise NotPlain(f"a {type(value).__name__} cannot be handed to the program")
+
+    def _callback(self, function: Callable[..., Any]) -> dict[str, int]:
+        number = next(self._numbers)
+        self._callbacks[number] = function
+        return {"callback": number}
 
     def _decode(self, found: Any) -> Any:
         return decode(found, self._received, self._real)
@@ -173,7 +192,8 @@ class Peer:
         number, kind, name, bases = content
         if kind == "exception":
             return self._exception_class(name, bases)
-        return Remote(self, number, kind, str(name))
+        remote = Remote(self, number, kind, str(name))
+        return _awaited(remote) if kind == "coroutine" else remote
 
     def _exception_class(self, name: str, bases: list[str]) -> type[Exception]:
         known = next((b for b in bases if isinstance(getattr(builtins, b, None), type)), "Exception")
@@ -309,6 +329,11 @@ def _makes(what: str, target: Any) -> bool:
         kind, named = (object.__getattribute__(target, key) for key in ("_kind", "_named"))
         return kind == "class" and named
     return what in ("add", "sub", "mul", "truediv", "neg") and object.__getattribute__(target, "_made")
+
+
+async def _awaited(coroutine: Remote) -> Any:
+    """A coroutine of the program, run to its end in its process when the tests wait for it."""
+    return coroutine._do("await")
 
 
 def _text(value: Any) -> str:

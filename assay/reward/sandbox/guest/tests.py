@@ -4,9 +4,9 @@ Reports to the host: ``loaded`` (the program's functions are at hand), ``called`
 (a further round starts), then one ``result``: ``passed``, ``failed``, ``load`` or ``missing`` (the program's fault
 before any test), ``gone`` (it ended or broke the protocol under a call) or ``broken`` (the tests' own fault).
 
-Tests that are nothing but asserts run twice, the second time in reverse: a program that replays the expected values in
-the order of the calls fails. Not so where the same call is expected to give different values, which only a program
-with a memory can do.
+Tests that are nothing but asserts (also ``self.assert...``) run twice, the second time in reverse: a program that
+replays the expected values in the order of the calls fails. Not so where the same call is expected to give different
+values, which only a program with a memory can do.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import builtins
 import importlib
 import inspect
 import os
+import sys
 import types
 import unittest
 from collections.abc import Callable
@@ -87,6 +88,7 @@ def run(channel: Channel, peer: Channel, job: dict[str, Any]) -> NoReturn:
         report.result("broken", f"the tests do not compile: {error}")
     rounds = [tree] if (reverse := _reversed(tree)) is None else [tree, reverse]
     failures: list[str] = []
+    sys.argv[:] = ["tests.py"]
     _watch_unittest(failures)
     for number, each in enumerate(rounds):
         if number:
@@ -98,6 +100,7 @@ def run(channel: Channel, peer: Channel, job: dict[str, Any]) -> NoReturn:
 def _round(tree: ast.Module, job: dict[str, Any], program: Peer, report: Report, failures: list[str]) -> None:
     """One run of the tests; returns when they pass."""
     module = make_module("__main__", job["source"], "tests.py")
+    _offer_module(program, report)
     before = program.uses
     _offer_names(tree, module, job["entry_point"], program, report)
     report.event("loaded")
@@ -171,6 +174,22 @@ def _offer_names(
     vars(module)[_SAME] = same
 
 
+def _offer_module(program: Peer, report: Report) -> None:
+    """Let the tests import the program as ``solution``."""
+
+    def find(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return program.get(name)
+        except Missing:
+            report.result("missing", f"it defines no {name!r}")
+
+    module = types.ModuleType("solution")
+    module.__dict__["__getattr__"] = find
+    sys.modules["solution"] = module
+
+
 def _is_exception(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, Exception)
 
@@ -240,13 +259,13 @@ def _watch_unittest(failures: list[str]) -> None:
 
 
 def _reversed(tree: ast.Module) -> ast.Module | None:
-    """The tests in reverse, where they are only asserts (of the module, or of ``check``); else None."""
+    """The tests in reverse, where they are only asserts (of the module, ``check``, or a test function); else None."""
     copy = ast.parse(ast.unparse(tree))
-    bodies = [copy.body, *(n.body for n in copy.body if isinstance(n, ast.FunctionDef) and n.name == "check")]
+    functions = (node for node in ast.walk(copy) if isinstance(node, ast.FunctionDef))
     turned = False
-    for body in bodies:
-        asserts = [node for node in body if isinstance(node, ast.Assert)]
-        others = [node for node in body if not isinstance(node, ast.Assert)]
+    for body in [copy.body, *(f.body for f in functions if f.name == "check" or f.name.startswith("test"))]:
+        asserts = [node for node in body if _is_assert(node)]
+        others = [node for node in body if not _is_assert(node)]
         if len(asserts) > 1 and _harmless(others, body) and not _wants_memory(asserts):
             body[:] = [*others, *reversed(asserts)]
             turned = True
@@ -262,10 +281,36 @@ def _harmless(others: list[ast.stmt], body: list[ast.stmt]) -> bool:
     )
 
 
-def _wants_memory(asserts: list[ast.Assert]) -> bool:
+def _is_assert(node: ast.stmt) -> bool:
+    """Is it an assert, or a ``self.assert...`` that reads nothing of the test case's own state?"""
+    if isinstance(node, ast.Assert):
+        return True
+    call = node.value if isinstance(node, ast.Expr) else None
+    return (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and isinstance(call.func.value, ast.Name)
+        and call.func.attr.startswith("assert")
+        and len(call.args) > 0
+        and not any(
+            isinstance(part, ast.Name) and part.id == call.func.value.id
+            for argument in (*call.args, *call.keywords)
+            for part in ast.walk(argument)
+        )
+    )
+
+
+def _wants_memory(asserts: list[ast.stmt]) -> bool:
     """Is the same call expected to give different values?"""
     expected: dict[str, set[str]] = {}
     for node in asserts:
+        if isinstance(node, ast.Expr):
+            call = node.value
+            assert isinstance(call, ast.Call)
+            wanted = [call.func, *call.args[1:]]
+            expected.setdefault(ast.dump(call.args[0]), set()).add(" ".join(map(ast.dump, wanted)))
+            continue
+        assert isinstance(node, ast.Assert)
         test = node.test
         if isinstance(test, ast.Compare):
             expected.setdefault(ast.dump(test.left), set()).add(ast.dump(test.comparators[0]))

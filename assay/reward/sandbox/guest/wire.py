@@ -71,6 +71,8 @@ def encode(value: Any, other: Callable[[Any], Any] | None = None, depth: int = 0
         return {kind.__name__: [encode(item, other, depth + 1) for item in value]}
     if kind in _mappings():
         return {"dict": [[encode(k, other, depth + 1), encode(v, other, depth + 1)] for k, v in dict.items(value)]}
+    if kind is range:
+        return {"range": [encode(part) for part in (value.start, value.stop, value.step)]}
     if kind is _deque():
         return {"deque": [encode(item, other, depth + 1) for item in value]}
     if other is not None:
@@ -118,6 +120,8 @@ def _decode_tagged(
         return complex(*(decode(part) for part in content))
     if tag in _COLLECTIONS:
         return _COLLECTIONS[tag](decode(item, other, real, depth) for item in content)
+    if tag == "range":
+        return range(*(decode(part) for part in content))
     if tag == "deque":
         return _deque()(decode(item, other, real, depth) for item in content)
     if tag == "dict":
