@@ -76,7 +76,8 @@ _MAYBE = re.compile(
     re.IGNORECASE,
 )
 _HEDGED = re.compile(
-    r"(?P<one>\d[\d.,]*)\W+(?:[a-z]+\W+)?(?:or|maybe|perhaps|possibly|alternatively)\s+(?:maybe |perhaps |possibly )?"
+    r"(?<![\d.,])(?P<one>\d[\d.,]{0,60})\W{1,9}(?:[a-z]+\W{1,9})?(?:or|maybe|perhaps|possibly|alternatively)\s+"
+    r"(?:maybe |perhaps |possibly )?"
     r"\W*(?P<two>\d[\d.,]*)",
     re.IGNORECASE,
 )

@@ -312,3 +312,30 @@ def test_describe_lists_options_with_defaults() -> None:
     assert "tolerance: 0.0 - Absolute difference" in describe("number")
     with pytest.raises(UserError, match="did you mean 'number'"):
         describe("numbr")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\boxed{" + "{" * 20_000,
+        r"\boxed{" + "(" * 9_000 + "1" + ")" * 9_000 + "}",
+        r"\boxed{9^{9^{9^{9}}}}",
+        r"\boxed{((5000!)!)!}",
+        r"\boxed{\sum_{a=1}^{99}\sum_{b=1}^{99}\sum_{c=1}^{99}\sum_{d=1}^{99} 1}",
+        r"\boxed{\mathbb{R}\setminus\{" + ",".join(map(str, range(150))) + r"\}}",
+        r"\boxed{" + "\\cup".join(f"(-\\sqrt{{{n}}},\\sqrt{{{n + 1}}})" for n in range(100)) + "}",
+        r"\boxed{\{" + ",".join(f"\\sqrt{{{n}}}" for n in range(190)) + r"\}}",
+        "the answer is " * 7_000,
+        "#### " * 20_000,
+        "<answer>" * 12_000,
+        "*" * 100_000,
+        "9" * 100_000,
+        "0." + "3" * 100_000,
+        "$1,000" * 15_000,
+    ],
+    ids=lambda text: text[:24],
+)
+@pytest.mark.parametrize("name", ["math", "gsm8k", "choice", "number"])
+def test_a_bomb_gets_a_verdict_that_earns_nothing(name: str, text: str) -> None:
+    gold = {"math": "(1,2)", "choice": "B"}.get(name, "42")
+    assert verifiers[name]({})(Case(completion=text, gold=gold)).score == 0

@@ -39,6 +39,8 @@ from assay.reward.mathematics.value import real
 from assay.reward.mathematics.vectors import as_vector
 from assay.reward.mathematics.words import said
 
+MOST_MEMBERS = 40
+"""Items without an order that are compared each with each; longer lists must be spelled alike."""
 _ORDER = re.compile(
     r"\b(?:ascending|descending|increasing|decreasing)\s+order"
     r"|from (?:least|greatest|smallest|largest)|\brespectively\b",
@@ -195,6 +197,8 @@ def _same_items(gold: Answer, answer: Answer, question: Question) -> bool:
 
 
 def _each_once(items: Sequence[Item], question: Question) -> tuple[Item, ...]:
+    if len(items) > MOST_MEMBERS:
+        return tuple({item.values: item for item in items}.values())
     kept: list[Item] = []
     for item in items:
         if not any(_same_item(other, item, question) for other in kept):
@@ -245,6 +249,8 @@ def _in_order(golds: Sequence[Item], answers: Sequence[Item], question: Question
 
 
 def _in_any_order(golds: Sequence[Item], answers: Sequence[Item], question: Question) -> bool:
+    if len(golds) > MOST_MEMBERS:
+        return len(golds) == len(answers) and {item.values for item in golds} == {item.values for item in answers}
     left = list(answers)
     for gold in golds:
         found = next((item for item in left if _same_item(gold, item, question)), None)
@@ -419,6 +425,8 @@ def _same_vector(matrix: Node, group: Node, domain: Domain) -> bool:
 
 
 def _same_members(items: Sequence[Node], others: Sequence[Node], domain: Domain) -> bool:
+    if max(len(items), len(others)) > MOST_MEMBERS:
+        return set(items) == set(others)
     return all(
         any(same_node(x, y, domain) for y in right) for left, right in ((items, others), (others, items)) for x in left
     )

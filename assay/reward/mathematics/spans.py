@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from assay.reward.mathematics.numbers import is_infinite, real_value, same_value
+import mpmath
+
+from assay.reward.mathematics.numbers import DIGITS, is_infinite, real_value, same_value
 from assay.reward.mathematics.tree import (
     Builder,
     Call,
@@ -22,8 +24,13 @@ from assay.reward.mathematics.tree import (
     negated,
     symbols,
 )
+from assay.reward.mathematics.value import real
 
 INFINITY = Const("inf")
+MOST_SPANS = 40
+"""Pieces of a set that is compared."""
+_CONTEXT: Any = mpmath.MPContext()
+_CONTEXT.dps = DIGITS[0]
 
 
 class NotASpan(Exception):
@@ -55,7 +62,7 @@ def _number(node: Node) -> Any:
     value = real_value(node)
     if value is None:
         raise NotASpan
-    return value
+    return real(value, _CONTEXT)
 
 
 def _order(a: Node, b: Node) -> int:
@@ -149,6 +156,8 @@ def combined(sets: list[list[Span]], how: str) -> list[Span]:
 
 
 def _both(a: list[Span], b: list[Span]) -> list[Span]:
+    if len(a) > MOST_SPANS or len(b) > MOST_SPANS:
+        raise NotASpan
     found = []
     for one in a:
         for two in b:

@@ -9,12 +9,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import mpmath
 
-from assay.reward.mathematics.tree import Call, Const, Node, Num, Power, Product, Sum, Sym
+from assay.reward.mathematics.tree import Call, Const, Node, Num, Power, Product, Sum, Sym, walk
 
 Value = Fraction | Any
 """An exact rational, or a real or complex number of mpmath."""
@@ -23,6 +23,8 @@ EXACT_BITS = 120_000
 """Rationals longer than this are not computed exactly."""
 MOST_TERMS = 300
 """Terms of a sum over an index."""
+MOST_OUTER_TERMS = 20
+"""Terms of a sum whose terms are sums."""
 LARGEST_EXPONENT = 10_000_000
 """Binary exponents beyond this are refused."""
 
@@ -84,7 +86,8 @@ class Evaluator:
         low, high = (self._value(bound, c) for bound in bounds)
         if not all(isinstance(end, Fraction) and end.denominator == 1 for end in (low, high)):
             raise Undefined("bounds that are no whole numbers")
-        if high - low > MOST_TERMS:
+        inside = sum(isinstance(n, Call) and n.name in ("sum", "prod") for n in walk(body))
+        if high - low > (MOST_TERMS, MOST_OUTER_TERMS, 0)[min(inside, 2)]:
             raise Unsized("a long sum")
         total: Value = Fraction(name == "prod")
         for k in range(int(low), int(high) + 1):
@@ -260,13 +263,18 @@ def _absolute(args: list[Value], c: Any) -> Value:
     return abs(args[0])
 
 
+@lru_cache(maxsize=64)
+def _product_up_to(n: int) -> Fraction:
+    return Fraction(math.factorial(n))
+
+
 def _factorial(args: list[Value], c: Any) -> Value:
     n = args[0]
     if isinstance(n, Fraction) and n.denominator == 1:
         if n < 0:
             raise Undefined("a factorial")
         if n <= 5000:
-            return Fraction(math.factorial(int(n)))
+            return _product_up_to(int(n))
     number = real(n, c)
     if abs(number) > 400_000:
         raise Unsized("a factorial")

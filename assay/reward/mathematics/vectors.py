@@ -27,7 +27,11 @@ def as_vector(node: Node, other: Node) -> Node:
     >>> as_vector(parse("3+4i"), parse("(3,4)")) == parse("3+4i")
     True
     """
-    if isinstance(node, (Group, Matrix)) or not any(part in _UNITS and part != Const("i") for part in walk(node)):
+    if (
+        isinstance(node, (Group, Matrix, Num))
+        or isinstance(other, (Num, Const))
+        or not any(part in _UNITS and part != Const("i") for part in walk(node))
+    ):
         return node
     size = _size(other)
     if not size:

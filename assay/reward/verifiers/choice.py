@@ -20,10 +20,10 @@ from pydantic import field_validator
 
 from assay.recipe.schema import Section
 from assay.reward.commitment import committed
-from assay.reward.extraction import Box, after_thinking, before_next_question, boxes
+from assay.reward.extraction import Box, after_thinking, before_next_question, boxes, tag_places
 from assay.reward.verifier import Case, Judgement, no_answer, register, verifier_error
 
-_OPEN = r"[\s$*_(\[{\"'`“]*"
+_OPEN = r"[\s$*_(\[{\"'`“]{0,20}"
 _LETTER = r"(?<![A-Za-z\\])(?:\\(?:text|textbf|mathrm|mathbf|textit)\s*\{\s*\(?)?([A-Za-z])(?![A-Za-z'\u2019+#])"
 _WORD = r"(?:(?i:both|either|option|choice|letter|answer)\s+)?"
 _STATED = re.compile(
@@ -58,7 +58,10 @@ _SO = re.compile(
     rf"\b(?i:so|thus|hence|therefore)\b,?\s+(?i:it\s+(?:is|must\s+be)\s+)?(?={_WORD}{_OPEN}{_LETTER}[)\]}}*$.!\s]*\Z)"
 )
 _CUE_WORD = re.compile(r"\banswer|\bantwort|答案", re.IGNORECASE)
-_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_LONGEST = 2000
+"""Characters of a statement that are read."""
+_MOST = 200
+"""Statements of an answer that are read, from the end."""
 
 
 class ChoiceOptions(Section):
@@ -146,7 +149,7 @@ def find_options(text: str, texts: Mapping[str, str]) -> tuple[list[str], bool]:
     found, left_open = boxes(text)
     if left_open:
         return [], False
-    tags = [Box(match[1], match.start(), match.end()) for match in _TAG.finditer(text)]
+    tags = tag_places(text, "answer")
     for places in (found, tags):
         if any(place.content.strip() for place in places):
             stands = committed(text, places)
@@ -163,13 +166,17 @@ def _statements(text: str, texts: Mapping[str, str]) -> list[Box]:
     """Every statement of an answer, with its letters as its content, in order."""
     found: list[Box] = []
     for cue in (_STATED, _PICKED, _SO):
-        for match in cue.finditer(text):
+        for match in list(cue.finditer(text))[-_MOST:]:
             letters, end = _slot(text, match.end(), texts)
             if letters and not _NOT_BEFORE.search(text[max(match.start() - 30, 0) : match.start()]):
                 found.append(Box(",".join(letters), match.start(), end))
-    for match in _SUBJECT.finditer(text):
+    for match in list(_SUBJECT.finditer(text))[-_MOST:]:
         letter = match[1].upper()
-        if letter in texts and match[1].isupper() and not _NOT_BEFORE.search(text[: match.start()][-30:]):
+        if (
+            letter in texts
+            and match[1].isupper()
+            and not _NOT_BEFORE.search(text[max(match.start() - 30, 0) : match.start()])
+        ):
             found.append(Box(letter, match.start(), match.end()))
     places = sorted(found, key=lambda place: (place.start, place.end))
     return [p for i, p in enumerate(places) if not any(q.start <= p.start < q.end for q in places[:i])]
@@ -188,7 +195,7 @@ def _slot(text: str, start: int, texts: Mapping[str, str]) -> tuple[list[str], i
     while (more := _ALSO.match(text, end)) and _is_option(more, texts):
         found.append(more[1].upper())
         end = more.end()
-    rest = re.match(r"[\s)\]}.:*$-]*([^\n]*)", text[end:])
+    rest = re.match(r"[\s)\]}.:*$-]*([^\n]*)", text[end : end + _LONGEST])
     said = _spelled(rest[1]) if rest else ""
     others = [letter for letter, option in texts.items() if option and option == said and letter not in found]
     same = any(texts[letter] == said for letter in found)
@@ -199,7 +206,7 @@ def _slot(text: str, start: int, texts: Mapping[str, str]) -> tuple[list[str], i
 
 def _named(text: str, start: int, texts: Mapping[str, str]) -> tuple[list[str], int]:
     """The option whose text begins here, and those joined to it by "or"."""
-    line = text[start:].lstrip().partition("\n")[0]
+    line = text[start : start + _LONGEST].lstrip().partition("\n")[0]
     slot = _spelled(re.sub(r"^(?:the|a|an)\s+", "", line, flags=re.IGNORECASE))
     found: list[str] = []
     for letter, option in sorted(texts.items(), key=lambda pair: -len(pair[1])):
@@ -214,7 +221,7 @@ def _named(text: str, start: int, texts: Mapping[str, str]) -> tuple[list[str], 
 
 
 def _is_option(match: re.Match[str], texts: Mapping[str, str]) -> bool:
-    letter, after = match.group(1), match.string[match.end() :]
+    letter, after = match.group(1), match.string[match.end() : match.end() + 80]
     if letter.upper() not in texts:
         return False
     if letter.islower():  # "b", "b)", "b." but not "a good one"

@@ -21,8 +21,10 @@ from assay.reward.mathematics.reading import read
 from assay.reward.verifier import Case, Judgement, no_answer, register, verifier_error
 from assay.reward.verifiers.number import canonical, gold_number, numbers_in
 
-_MARK = re.compile(r"####+[ \t]*(?=(?P<slot>[^\n]*))")
-_CUE = re.compile(r"(?i:\banswer|\bresult|\btotal)[*_\s]*(?:[:=]|\bis\b|\bof\b)[*_\s:]*(?=(?P<slot>[^\n]+))")
+_MOST = 100
+"""Marks that are read, from the end."""
+_MARK = re.compile(r"####+[ \t]*(?=(?P<slot>[^\n]{0,400}))")
+_CUE = re.compile(r"(?i:\banswer|\bresult|\btotal)[*_\s]*(?:[:=]|\bis\b|\bof\b)[*_\s:]*(?=(?P<slot>[^\n]{1,400}))")
 _SENTENCE = re.compile(r"(?<=[\w)*$%])[.!?](?=\s|$).*", re.DOTALL)
 _ASIDE = re.compile(r"\s\(.*|,?\s(?:because|since|which|as|so)\s.*", re.DOTALL)
 
@@ -75,7 +77,7 @@ class Gsm8k:
         )
         if marked.answers or not free:
             return marked
-        for places in (boxes(text)[0], _places(_CUE, text, _statement)):
+        for places in (boxes(text)[0][-_MOST:], _places(_CUE, text, _statement)):
             found = committed(text, [p for p in places if slot_numbers(p.content)])
             if found.answers:
                 return found
@@ -90,7 +92,7 @@ def _asked_only(text: str) -> str:
 
 def _places(pattern: re.Pattern[str], text: str, trim: Callable[[str], str]) -> list[Box]:
     """Every mark with what it says, up to where that ends."""
-    trimmed = [(match, trim(match["slot"])) for match in pattern.finditer(text)]
+    trimmed = [(match, trim(match["slot"])) for match in list(pattern.finditer(text))[-_MOST:]]
     return [Box(slot.strip("*_ `!"), match.start(), match.end() + len(slot)) for match, slot in trimmed]
 
 

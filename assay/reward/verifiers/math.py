@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 from assay.recipe.schema import Section
 from assay.reward.commitment import Commitment, committed
-from assay.reward.extraction import Box, after_thinking, boxes, last_line
+from assay.reward.extraction import Box, after_thinking, boxes, last_line, tag_places
 from assay.reward.mathematics.equality import same_answer
 from assay.reward.mathematics.notation import plain
+from assay.reward.mathematics.tokens import LONGEST
 from assay.reward.verifier import Case, Judgement, no_answer, register, verifier_error
 from assay.reward.verifiers.number import canonical, single_number
 
-_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _CUE = re.compile(r"(?i:\b(?:answer|result)\b|final\s+value)[*_\s]*(?:[:=]|\bis\b|\bequals\b)[*_\s:]*(?P<slot>[^\n]+)")
 _STATED = re.compile(r"(?i:\banswer\b)[*_\s]*(?:[:=]|\bis\b)[*_\s:$]*(?P<slot>-?\d[\d.,/]*)")
 _CUT = re.compile(r"(?<=[\w)}$*%])[.!?](?=\s+[A-Z(]|[\s*]*$).*|,?\s+(?:because|since|which|where|as)\s.*", re.DOTALL)
@@ -121,13 +121,15 @@ def contradicted(answer: str, rest: str) -> bool:
 
 def spelling(answer: str) -> str:
     """One spelling of an answer, for votes and logs."""
+    if len(answer) > LONGEST:
+        return answer[:500]
     number = single_number(answer)
     return canonical(number) if number is not None else plain(answer)[:500]
 
 
 def _unboxed(text: str) -> Commitment | None:
     for places in (
-        [Box(match[1], match.start(), match.end()) for match in _TAG.finditer(text)],
+        tag_places(text, "answer"),
         [
             Box(slot.strip("*_ `"), match.start(), match.end() + len(slot))
             for match, slot in ((match, _CUT.sub("", match["slot"])) for match in _CUE.finditer(text))

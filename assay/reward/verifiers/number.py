@@ -30,6 +30,8 @@ _NUMBER = re.compile(
     rf"|(?P<over>{_DECIMAL})\s?/\s?(?P<under>{_DECIMAL})"
     rf"|(?P<plain>{_DECIMAL}))(?P<tail>)"
 )
+LONGEST_NUMBER = 20_000
+"""Characters of a number that is read."""
 _SPACED_GROUPS = re.compile(r"(?<=\d)(?:\{,\}|,\\[!,]|\\[,!]|[\u00a0\u2009\u202f])\s?(?=\d{3}(?!\d))")
 _SIGNS = str.maketrans({"\u2212": "-", "\uff0d": "-", "\ufe63": "-", "\uff0b": "+"})
 _NEXT_QUESTION = re.compile(r"^\s*(?:question|problem|q)\s*\d*\s*:", re.IGNORECASE | re.MULTILINE)
@@ -133,6 +135,8 @@ def _scan(text: str) -> Iterator[tuple[re.Match[str], Fraction]]:
 
 def _value(match: re.Match[str]) -> Fraction | None:
     part = match.groupdict()
+    if match.end() - match.start() > LONGEST_NUMBER:
+        return None
     if part["plain"] is not None:
         size = _read(part["plain"])
     elif part["whole"] is not None:
