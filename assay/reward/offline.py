@@ -23,8 +23,11 @@ from assay.reward.jury import Jury
 from assay.reward.line import ScoredLine, read_line, readers
 from assay.reward.scorer import load_source
 
-_AHEAD = 8
-"""Lines under way per worker: enough that none waits for the reading."""
+_AHEAD = 32
+"""Lines under way per worker: enough that one at its time limit keeps no other worker waiting for its turn to print."""
+
+
+_TIMED_OUT = ("program_timeout", "verifier_timeout", "unverifiable")
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,16 @@ class Tally:
     rewarded: int = 0
     reward: float = 0.0
     seconds: float = 0.0
+    timed_out: float = 0.0
+    """Of the seconds, those of programs and verifiers that were stopped at their time limit."""
     outcomes: dict[str, int] = field(default_factory=dict)
 
     def add(self, verdict: Verdict) -> None:
         """Count one more verdict."""
         self.count += 1
         self.seconds += verdict.seconds
+        if verdict.outcome in _TIMED_OUT:
+            self.timed_out += verdict.seconds
         self.outcomes[verdict.outcome] = self.outcomes.get(verdict.outcome, 0) + 1
         if verdict.reward is not None:
             self.rewarded += 1

@@ -15,6 +15,8 @@ from rich.text import Text
 from assay.errors import UserError
 from assay.reward.offline import Columns, Summary, part_of, read_settings, score_lines
 
+_LONG = 1.0
+"""Seconds at time limits that are worth a word."""
 _SHOWN = 10
 """Unreadable lines named in full."""
 
@@ -53,12 +55,24 @@ def score(
     console = Console(stderr=True, highlight=False)
     if summary.tallies:
         console.print(summary_table(summary))
+        for line in time_limits(summary, workers):
+            console.print(line, soft_wrap=True, markup=False)
     if summary.unreadable:
         for line in summary.unreadable[1:_SHOWN]:
             console.print(line, soft_wrap=True, markup=False)
         more = f" (and {len(summary.unreadable) - 1} more lines)" if len(summary.unreadable) > 1 else ""
         raise UserError(f"{summary.unreadable[0]}{more}")
     return summary
+
+
+def time_limits(summary: Summary, workers: int) -> list[str]:
+    """Where most of a verifier's time went to what was stopped at its time limit: how much, and what shortens it."""
+    return [
+        f"{name}: {tally.timed_out:.1f} of {tally.seconds:.1f} s went to what was stopped at its time limit; "
+        f"--workers {2 * workers} runs more at a time, a lower timeout_s of the tests stops it earlier"
+        for name, tally in sorted(summary.tallies.items())
+        if tally.timed_out > max(tally.seconds / 2, _LONG)
+    ]
 
 
 def summary_table(summary: Summary) -> RenderableType:

