@@ -61,6 +61,11 @@ _NOT_DENIED = re.compile(r"\b(?:if|why|or|whether|is (?:it|that|this)) not\s+\W*
 """Words with a "not" that offer what follows."""
 _CASE = re.compile(r"(?:if|when|in case|case|assuming|suppose|supposing|provided)\b", re.IGNORECASE)
 _COUNTED = re.compile(r"\b(?:\d+|[a-e]|one|two|three|four|first|second|third|fourth|last|next|other)\b")
+_RULED_OUT = re.compile(
+    r"\b(?:fails?|failed|miscounts?|double.?counts?|rul(?:ed|es) (?:it )?out|rejected|impossible|"
+    r"invalid|contradict\w*|extraneous)\b",
+    re.IGNORECASE,
+)
 _PARTS = re.compile(r"\b(?:parts?|steps?|stages?)\b")
 _NEGATED_VERDICT = re.compile(
     r"(?:isn't|wasn't|is not|was not|not|can(?:no|')t be)\s+(?:\w+\s+)?(?:right|correct)", re.I
@@ -167,7 +172,7 @@ def _are_cases(before: str, between: str) -> bool:
     one, other = (
         " ".join(re.split(r"[\n.;!?]", lead)[-1].lower().split()).strip(" ,:$*-") for lead in (before, between)
     )
-    if not one or not other or _PARTS.search(other):
+    if not one or not other or _PARTS.search(other) or _RULED_OUT.search(between) or _CORRECTED.search(between):
         return False
     if _CASE.match(one) and _CASE.match(other):
         return True

@@ -24,7 +24,9 @@ from assay.reward.extraction import Box, after_thinking, before_next_question, b
 from assay.reward.verifier import Case, Judgement, no_answer, register, verifier_error
 
 _OPEN = r"[\s$*_(\[{\"'`“]{0,20}"
-_LETTER = r"(?<![A-Za-z\\])(?:\\(?:text|textbf|mathrm|mathbf|textit)\s*\{\s*\(?)?([A-Za-z])(?![A-Za-z'\u2019+#])"
+_LETTER = (
+    r"(?<![A-Za-z\\])(?:\\(?:text|textbf|mathrm|mathbf|textit)\s*\{\s*\(?)?([A-Za-z])(?![A-Za-z+#]|['\u2019][A-Za-z])"
+)
 _WORD = r"(?:(?i:both|either|option|choice|letter|answer)\s+)?"
 _STATED = re.compile(
     r"(?i:\b(?:answer|ans|antwort|solution|respuesta|r[ée]ponse|risposta|resposta|correct\s+(?:option|choice|letter)|"

@@ -1,11 +1,12 @@
 r"""``math``: mathematical equality, after one strict reading of where the answer stands and what it says.
 
 Accepts another spelling of the same: LaTeX or plain text, another order of a set, an equivalent equation, an interval
-for an inequality, both roots for a plus-or-minus, a unit that the question asks for, exact conversions. Rejects what is
-only near: a rounded value, one root of two, a closed interval for an open one, another unit, the right-hand side of an
-equation that was not solved, several different answers, an answer taken back or contradicted. A gold answer that
-cannot be read is the row's fault. Values are compared exactly or to a hundred digits; sizes are estimated before
-anything is computed. Left out: proofs, integrals and limits left standing, answers up to a constant that is not named.
+for an inequality, unit vectors for a tuple, a list in brackets where the question asks for all values, both roots for
+a plus-or-minus, a unit that the question asks for, exact conversions. Rejects what is only near: a rounded value, one
+root of two, a closed interval for an open one, another unit, the right-hand side of an equation that was not solved,
+several different answers, an answer taken back or contradicted. A gold answer that cannot be read is the row's fault.
+Values are compared exactly or to a hundred digits; sizes are estimated before anything is computed. Left out: proofs,
+integrals and limits left standing, answers up to a constant that is not named.
 """
 
 from __future__ import annotations
