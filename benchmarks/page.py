@@ -13,40 +13,48 @@ PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
 NOTES = {
     "decode_vs_transformers": (
-        "The goal is 3. On a processor without bfloat16 instructions both sides run in float32. Of a step of 128 rows "
-        "(200 ms where a profile was taken) about 115 to 130 ms are matrix products at 80 to 90 % of the rate of a "
-        "large one; 30 to 45 ms are attention, which waits for memory: it reads 16 to 28 MB of keys and values a "
-        "layer; the softmax over the vocabulary takes 8 ms and everything else 20. What was gained, each measured: "
-        "one product for queries, keys and values and one for gate and up; weights arranged for MKL once a version "
-        "(225 to 200 ms); steps in the trainer's thread, so that there is one OpenMP pool (245 to 200 ms). "
-        "`rollout.dtype: int8` makes a step 140 ms, at a price: its log-probs differ from the trainer's by 0.2 nats a "
-        "token (KL 0.04; bfloat16: 0.03 nats, KL 0.001), nine tenths of it from rounding activations. Next: a group's "
-        "shared prompt read once for all of its rows instead of once for each."
+        "The goal is 3. On a processor without bfloat16 instructions both sides run in float32. Some three fifths of a "
+        "step of 128 rows are matrix products at 80 to 90 % of the rate of a large one, about a sixth is attention, "
+        "which waits for memory, the rest the softmax over the vocabulary and small operations. What was gained is "
+        "under `choices`: one product for queries, keys and values and one for gate and up; weights arranged for MKL "
+        "once a version; steps in the trainer's thread, so that there is one OpenMP pool; a group's prompt read once a "
+        "step. What is left is mostly the products themselves: see `limit`. `rollout.dtype: int8` is faster, at a "
+        "price that `choices` measures."
     ),
     "decode_vs_vllm_cpu": (
         "The goal is 2. Both engines on all cores, in turn; vLLM's settings are in decode_vllm.py. In float32 both are "
-        "bound by the same matrix products: at the whole rate of one large product an engine would make about 1,160 "
-        "tokens a second here, 2.1 times vLLM's."
+        "bound by the same matrix products: an engine that did nothing else, at the whole rate of one large product, "
+        "would be about twice as fast as either."
     ),
     "decode_vs_llama_cpp": (
         "The goal is 3. Both engines on all cores, in turn; llama.cpp's settings are in decode_llama_cpp.py."
     ),
     "limit": (
         "The goal is 0.5. The products that the work needs, over its seconds, over the rate of one large product. What "
-        "bounds decoding is said under decode_vs_transformers."
+        "bounds decoding is said under decode_vs_transformers. Of an update about seven tenths are products, a tenth "
+        "attention and a tenth operations on single elements (norms, rotations, activations and their gradients)."
     ),
+    "choices": (
+        "Packed products over transformers' forward in decoding. Each way to decode or to update differs from the one "
+        "that is used in one thing."
+    ),
+    "scaling": "The goal is at most 1.15. Each size is a step in a fresh process, under one token budget.",
+    "step_vs_trl": (
+        "The goal is 5. Seconds of a whole step; judging overlaps sampling on Assay's side. TRL runs compiled. In "
+        "float32 both sides are mostly matrix products: at the whole rate of one large product Assay's own step would "
+        "take two thirds of its time. Next: norms, rotations and activations each as one function with its own "
+        "backward pass."
+    ),
+    "memory_vs_trl": (
+        "The goal is at most 0.7. Peak resident memory, verifier processes included, in micro-batches of 512 tokens, "
+        "while the engine sleeps. More than two of the gigabytes are float32 weights, gradients and the optimizer's "
+        "moments, the same on both sides. Next: gradients let go between steps, activations recomputed by layers."
+    ),
+    "time_to_accuracy_vs_trl": "The goal is 5. Seconds of training; evaluation is outside the clock.",
     "sandbox": (
         "The goals are 5, and 50 programs a second. The same trivial program on each side, as many at a time as "
         "there are cores. `tests`: a function in one sandbox, called by its asserts from a second one."
     ),
-    "scaling": "The goal is at most 1.15. Each size is a step in a fresh process, under one token budget.",
-    "step_vs_trl": (
-        "The goal is 5. Seconds of a whole step; judging overlaps sampling on Assay's side. TRL runs compiled. Of "
-        "Assay's update about a sixth is padding: a micro-batch's rows are as long as its longest tree of prompt and "
-        "responses. Next: layers over the tokens alone, padded only inside attention."
-    ),
-    "memory_vs_trl": "The goal is at most 0.7. Peak resident memory, verifier processes included.",
-    "time_to_accuracy_vs_trl": "The goal is 5. Seconds of training; evaluation is outside the clock.",
 }
 """What a ratio means, by benchmark."""
 HEADLINES = {
