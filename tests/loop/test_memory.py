@@ -92,8 +92,8 @@ def recipe(place: Path, name: str, **sections: dict[str, Any]) -> dict[str, Any]
 
 
 def test_an_update_that_does_not_fit_says_what_helps_and_keeps_the_steps_done(place: Path) -> None:
-    wide = recipe(place, "wide", rollout={"max_tokens": 24, "max_running": 4}, update={"head_chunk": 2048})
-    told = failure(wide, 30 * MB, 1, place / "wide.json")
+    wide = recipe(place, "wide", rollout={"max_tokens": 128, "max_running": 4}, update={"head_chunk": 2048})
+    told = failure(wide, 40 * MB, 1, place / "wide.json")
     assert told["kind"] == "AssayError"
     assert told["error"].startswith("the update ran out of memory")
     assert "a lower update.tokens_per_microbatch (now 4096)" in told["error"]
