@@ -13,7 +13,6 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +48,17 @@ def main() -> None:
 def turns(
     chosen: argparse.Namespace, folder: Path, kind: str, ways: dict[str, dict[str, str]], unit: str
 ) -> dict[str, harness.Measured]:
-    """Measure each way in turn."""
-    with ExitStack() as stack:
+    """Measure each way in turn, each time in a new process: several updates at once would not fit in memory."""
 
-        def side(way: str, environment: dict[str, str]) -> Callable[[int], float]:
-            worker = stack.enter_context(start(chosen, folder, environment, kind=kind, way=way, precision="float32"))
-            return lambda seed: worker.ask("round", seed=seed)["figure"]
+    def side(way: str, environment: dict[str, str]) -> Callable[[int], float]:
+        def once(seed: int) -> float:
+            with start(chosen, folder, environment, kind=kind, way=way, precision="float32") as worker:
+                return worker.ask("round", seed=seed)["figure"]
 
-        sides = {f"{kind} {way}": side(way, environment) for way, environment in ways.items()}
-        return harness.alternate(sides, chosen.rounds, unit)
+        return once
+
+    sides = {f"{kind} {way}": side(way, environment) for way, environment in ways.items()}
+    return harness.alternate(sides, chosen.rounds, unit)
 
 
 def start(chosen: argparse.Namespace, folder: Path, environment: dict[str, str] | None = None, **said: Any) -> Worker:

@@ -13,42 +13,47 @@ PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
 NOTES = {
     "decode_vs_transformers": (
-        "The goal is 3. On a processor without bfloat16 instructions both sides run in float32. Some three fifths of a "
-        "step of 128 rows are matrix products at 80 to 90 % of the rate of a large one, about a sixth is attention, "
-        "which waits for memory, the rest the softmax over the vocabulary and small operations. What was gained is "
-        "under `choices`: one product for queries, keys and values and one for gate and up; weights arranged for MKL "
-        "once a version; steps in the trainer's thread, so that there is one OpenMP pool; a group's prompt read once a "
-        "step. What is left is mostly the products themselves: see `limit`. `rollout.dtype: int8` is faster, at a "
-        "price that `choices` measures."
+        "The goal is 3. On a processor without bfloat16 instructions both sides run in float32. Some three fifths "
+        "of a step of 128 rows are matrix products at 80 to 90 % of the rate of a large one, about a sixth is "
+        "attention, which waits for memory, the rest the softmax over the vocabulary and small operations. What was"
+        " gained, each beside its alternative in choices.py: one product for queries, keys and values and one for "
+        "gate and up; weights arranged for MKL once a version; steps in the trainer's thread, so that there is one "
+        "OpenMP pool; a group's prompt read once a step. What is left is mostly the products themselves: see "
+        "`limit`. `rollout.dtype: int8` is faster, at a price: its log-probs are further from the trainer's."
     ),
     "decode_vs_vllm_cpu": (
-        "The goal is 2. Both engines on all cores, in turn; vLLM's settings are in decode_vllm.py. In float32 both are "
-        "bound by the same matrix products: an engine that did nothing else, at the whole rate of one large product, "
-        "would be about twice as fast as either."
+        "The goal is 2. Both engines on all cores, in turn; vLLM's settings are in decode_vllm.py. In float32 both "
+        "are bound by the same matrix products: an engine that did nothing else, at the whole rate of one large "
+        "product, would be about twice as fast as either."
     ),
     "decode_vs_llama_cpp": (
         "The goal is 3. Both engines on all cores, in turn; llama.cpp's settings are in decode_llama_cpp.py."
     ),
     "limit": (
-        "The goal is 0.5. The products that the work needs, over its seconds, over the rate of one large product. What "
-        "bounds decoding is said under decode_vs_transformers. Of an update about seven tenths are products, a tenth "
-        "attention and a tenth operations on single elements (norms, rotations, activations and their gradients)."
+        "The goal is 0.5. The products that the work needs, over its seconds, over the rate of one large product. "
+        "What bounds decoding is said under decode_vs_transformers. Of an update about seven tenths are products, a"
+        " tenth attention and a tenth operations on single elements (norms, rotations, activations and their "
+        "gradients)."
     ),
     "choices": (
-        "Packed products over transformers' forward in decoding. Each way to decode or to update differs from the one "
-        "that is used in one thing."
+        "Packed products over transformers' forward in decoding. Each way to decode or to update differs from the "
+        "one that is used in one thing."
     ),
-    "scaling": "The goal is at most 1.15. Each size is a step in a fresh process, under one token budget.",
+    "scaling": (
+        "The goal is at most 1.15. Each size is a step in a fresh process, under one token budget. One round: a "
+        "size measured in a slow minute of a shared machine stands out, and more rollouts than it do not."
+    ),
     "step_vs_trl": (
         "The goal is 5. Seconds of a whole step; judging overlaps sampling on Assay's side. TRL runs compiled. In "
-        "float32 both sides are mostly matrix products: at the whole rate of one large product Assay's own step would "
-        "take two thirds of its time. Next: norms, rotations and activations each as one function with its own "
-        "backward pass."
+        "float32 both sides are mostly matrix products: at the whole rate of one large product Assay's own step "
+        "would take little more than half of its time. Next: norms, rotations and activations each as one function "
+        "with its own backward pass."
     ),
     "memory_vs_trl": (
-        "The goal is at most 0.7. Peak resident memory, verifier processes included, in micro-batches of 512 tokens, "
-        "while the engine sleeps. More than two of the gigabytes are float32 weights, gradients and the optimizer's "
-        "moments, the same on both sides. Next: gradients let go between steps, activations recomputed by layers."
+        "The goal is at most 0.7. Peak resident memory, verifier processes included, in micro-batches of 512 "
+        "tokens, while the engine sleeps. More than two of the gigabytes are float32 weights, gradients and the "
+        "optimizer's moments, the same on both sides. Next: gradients let go between steps, activations recomputed "
+        "by layers."
     ),
     "time_to_accuracy_vs_trl": "The goal is 5. Seconds of training; evaluation is outside the clock.",
     "sandbox": (
