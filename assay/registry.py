@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Generic, TypeVar
 
 from assay.errors import UserError, nearest
@@ -12,6 +13,8 @@ T = TypeVar("T")
 
 class Registry(Generic[T]):
     """Things of one ``kind``, each registered once under a name.
+
+    ``package``: where they are filed by being imported, which the first look-up sees to.
 
     >>> shapes: Registry[object] = Registry("shape")
     >>> @shapes.register("dot")
@@ -23,20 +26,27 @@ class Registry(Generic[T]):
     assay.errors.UserError: unknown shape 'dott' (did you mean 'dot'?); known: dot
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, package: str | None = None) -> None:
         self.kind = kind
-        self._things: dict[str, T] = {}
+        self._package = package
+        self._filed: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
         """Return a decorator that files what it decorates under ``name``; a name is given once."""
 
         def file(thing: T) -> T:
-            if name in self._things:
+            if name in self._filed:
                 raise ValueError(f"{self.kind} {name!r} is registered twice")
-            self._things[name] = thing
+            self._filed[name] = thing
             return thing
 
         return file
+
+    @property
+    def _things(self) -> dict[str, T]:
+        if self._package is not None:
+            import_module(self._package)
+        return self._filed
 
     def __getitem__(self, name: str) -> T:
         try:

@@ -23,7 +23,6 @@ Judge = Callable[[Mapping[str, Any]], float | None]
 
 def assay(folder: Path) -> Judge:
     """This project's verifier of the case's kind."""
-    import assay.reward.verifiers  # noqa: F401 - files the built-in verifiers
     from assay.reward.line import read_line
     from assay.reward.verifier import verifiers
 

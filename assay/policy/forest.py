@@ -26,10 +26,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import pad_sequence
 
-from assay.policy.packing import MicroBatch
+from assay.policy.packing import MicroBatch, Tree, assemble
+from assay.rollout.shared import KERNEL
 
-FORWARD: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-BACKWARD: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+BACKWARD: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
+"""The backward pass of `KERNEL`; ``None`` where this torch has none."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Call:
     def forward(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         """Results (n, H, D) and logsumexps (n, H) of the n tokens that ask, in the order of the runs."""
         parts = (self.queries.take(query), self.keys.take(key), self.keys.take(value))
-        mixed, normaliser = FORWARD(*parts, 0.0, self.causal, attn_mask=self.mask(query.dtype), scale=scale)
+        mixed, normaliser = KERNEL(*parts, 0.0, self.causal, attn_mask=self.mask(query.dtype), scale=scale)
         return mixed.transpose(1, 2)[self.queries.used], normaliser.transpose(1, 2)[self.queries.used]
 
     def backward(
@@ -215,9 +216,7 @@ def _inverse(runs: Sequence[Padded], first: int = 0) -> Tensor:
 @cache
 def usable() -> bool:
     """Has this torch the kernel, with query heads that share keys, and is its backward pass right on a small forest?"""
-    from assay.policy.packing import Tree, assemble
-
-    if not hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward"):
+    if KERNEL is None or BACKWARD is None:
         return False
     answers = (torch.arange(3), torch.arange(2))
     micro = assemble([[Tree(0, torch.arange(n), answers, (torch.arange(3), torch.arange(3, 5)))] for n in (2, 3)])

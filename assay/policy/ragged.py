@@ -68,12 +68,13 @@ class Rows:
 
     def spread(self, flat: Tensor) -> Tensor:
         """(1, H, N, D) -> (R, H, L, D); padding repeats the first token."""
-        spread: Any = _Spread.apply(flat[0].transpose(0, 1), self)
+        # No gradient comes from padding: masked keys have weight 0, and its queries are dropped below.
+        spread: Any = _Move.apply(flat[0].transpose(0, 1), self.tokens, self.order, self.padding[:0])
         return spread.unflatten(0, (self.count, self.length)).transpose(1, 2)
 
     def gather(self, rows: Tensor) -> Tensor:
         """(R, L, H, D) -> (1, N, H, D)."""
-        gathered: Any = _Gather.apply(rows.flatten(0, 1), self)
+        gathered: Any = _Move.apply(rows.flatten(0, 1), self.order, self.tokens, self.padding)
         return gathered[None]
 
     def attend(
@@ -85,33 +86,19 @@ class Rows:
         return self.gather(mixed), None
 
 
-class _Spread(torch.autograd.Function):
-    """(N, H, D) -> (R * L, H, D). No gradient reaches padding: masked keys have weight 0, its queries are dropped."""
+class _Move(torch.autograd.Function):
+    """(A, H, D) -> (B, H, D): what stands ``there``; its gradient is what stands ``back``, 0 at ``dropped``."""
 
     @staticmethod
-    def forward(ctx: Any, flat: Tensor, rows: Rows) -> Tensor:
-        ctx.rows = rows
-        return flat.index_select(0, rows.tokens)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return gradients[0].index_select(0, ctx.rows.order), None
-
-
-class _Gather(torch.autograd.Function):
-    """(R * L, H, D) -> (N, H, D); padding's gradient is 0."""
-
-    @staticmethod
-    def forward(ctx: Any, padded: Tensor, rows: Rows) -> Tensor:
-        ctx.rows = rows
-        return padded.index_select(0, rows.order)
+    def forward(ctx: Any, source: Tensor, there: Tensor, back: Tensor, dropped: Tensor) -> Tensor:
+        ctx.save_for_backward(back, dropped)
+        return source.index_select(0, there)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        spread = gradients[0].index_select(0, ctx.rows.tokens)
-        return spread.index_fill_(0, ctx.rows.padding, 0.0), None
+        back, dropped = ctx.saved_tensors
+        return gradients[0].index_select(0, back).index_fill_(0, dropped, 0.0), None, None, None
 
 
 def ragged_attention(

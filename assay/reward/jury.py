@@ -73,8 +73,6 @@ class Jury:
 
 def _service(part: Part) -> AsyncVerifier | None:
     """The part's verifier where it asks a service, else ``None``; UserError for bad options."""
-    import assay.reward.verifiers  # noqa: F401 - files the built-in verifiers
-
     if part.verifier not in verifiers or not verifiers[part.verifier].remote:
         return None
     return verifiers[part.verifier](part.options)

@@ -143,8 +143,6 @@ def _question(row: Mapping[str, Any], tests: Mapping[str, Any]) -> tuple[str, tu
 
 
 def _plan(kind: Any, tests: Mapping[str, Any], question: str, where: str) -> Plan:
-    import assay.reward.verifiers  # noqa: F401 - files the built-in verifiers
-
     if not isinstance(kind, str):
         raise UserError(f"{where}: no 'kind'; name a verifier: {', '.join(sorted(verifiers))}")
     if is_function(kind):

@@ -124,8 +124,8 @@ class Factory(Generic[Options]):
         return self.build(read_options(self.options_type, options, self.name))
 
 
-verifiers: Registry[Factory[Any]] = Registry("verifier")
-"""Built-in verifiers by name, complete once ``assay.reward.verifiers`` is imported."""
+verifiers: Registry[Factory[Any]] = Registry("verifier", "assay.reward.verifiers")
+"""Built-in verifiers by name."""
 
 
 def register(name: str, options_type: type[Section], *, remote: bool = False) -> Callable[[Build], Build]:
@@ -162,8 +162,6 @@ def read_options(options_type: type[Options], options: Mapping[str, Any], name: 
 
 def describe(name: str) -> str:
     """One line per option of a built-in verifier: name, default, meaning; UserError if there is none."""
-    import assay.reward.verifiers  # noqa: F401 - files the built-in verifiers
-
     fields = verifiers[name].options_type.model_fields
     return "\n".join(
         f"{key}: {'required' if info.is_required() else repr(info.default)} - {info.description or ''}"

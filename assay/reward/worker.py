@@ -56,8 +56,6 @@ class Ready:
 
 def load(part: Part, modules: dict[str, types.ModuleType]) -> LoadedPart:
     """A part ready to judge; UserError for an unknown verifier, bad options or a bad function."""
-    import assay.reward.verifiers  # noqa: F401 - files the built-in verifiers
-
     if is_function(part.verifier):
         return load_function(part, modules)
     verifier = verifiers[part.verifier](part.options)

@@ -56,8 +56,6 @@ def audit(
     """
     options = read_settings(settings)
     if not is_function(verifier):
-        import assay.reward.verifiers  # noqa: F401 - files the built-in verifiers
-
         verifiers[verifier](options)
     dress = dress_of(verifier, options, form)
     rows = list(islice(subjects(read_rows(data), verifier, dress, gold), limit))

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import assay.reward.verifiers
 from assay.reward.verifier import Case, Judgement, verifiers
 
-assert assay.reward.verifiers
 BAD_SERVER = Path(__file__).with_name("bad_server.py")
 
 

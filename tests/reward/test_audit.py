@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import assay.reward.audit
 from assay.cli import main
 from assay.data.rows import Row
 from assay.errors import UserError
@@ -18,8 +17,6 @@ from assay.reward.audit.attack import EVERY, attacks
 from assay.reward.audit.disagreement import texts
 from assay.reward.audit.subject import Dress, Subject, dress_of, subjects
 from assay.reward.verifiers.number import single_number
-
-assert assay.reward.audit
 
 SUMS = [{"prompt": f"What is {a} times {b}?", "answer": str(a * b)} for a, b in ((12, 88), (7, 9), (30, 41), (5, 13))]
 MORE = [{"prompt": "What is one minus three?", "answer": "-2"}, {"prompt": "Half of one?", "answer": "1/2"}]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import assay.reward.verifiers
 from assay.errors import UserError
 from assay.reward.sandbox import jail
 from assay.reward.sandbox.limits import Limits
@@ -16,7 +15,6 @@ from assay.reward.sandbox.sandbox import Sandbox, shared_sandbox
 from assay.reward.verifier import Case, Judgement, verifiers
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs are isolated on Linux only")
-assert assay.reward.verifiers
 
 
 def judged(source: str, test_code: str, entry_point: str = "area", **options: object) -> Judgement:

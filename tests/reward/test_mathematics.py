@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import assay.reward.verifiers
 from assay.reward.mathematics.equality import same_answer
 from assay.reward.mathematics.grammar import parse
 from assay.reward.mathematics.notation import plain
@@ -23,7 +22,6 @@ from assay.reward.mathematics.units import parse_unit
 from assay.reward.mathematics.value import EXACT_BITS, LARGEST_EXPONENT, Evaluator, Undefined, Unsized, real
 from assay.reward.verifier import Case, verifiers
 
-assert assay.reward.verifiers
 LAWS = settings(deadline=None, max_examples=60)
 
 

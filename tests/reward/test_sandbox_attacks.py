@@ -14,13 +14,11 @@ from pathlib import Path
 
 import pytest
 
-import assay.reward.verifiers
 from assay.reward.sandbox.limits import Limits
 from assay.reward.sandbox.sandbox import Ran, Sandbox
 from assay.reward.verifier import Case, Judgement, verifiers
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs are isolated on Linux only")
-assert assay.reward.verifiers
 DATA = Path(__file__).parents[1] / "data"
 LIMITS = Limits(seconds=1.0, memory_mb=128, processes=8, output_bytes=100_000, scratch_mb=4)
 TESTS = "assert add(2, 3) == 5\nassert add(-1, 1) == 0\nassert add(10, 7) == 17"

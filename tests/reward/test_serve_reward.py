@@ -23,13 +23,11 @@ from judge_helpers import ask
 from reward_helpers import wait_until
 from tiny import save_tiny, tiny_config, tiny_tokenizer
 
-import assay.reward.verifiers
 from assay.errors import UserError
 from assay.reward.serve.batcher import Batcher
 from assay.reward.serve.classifier import Item, TooLong, load_classifier
 from assay.reward.verifier import Case, verifiers
 
-assert assay.reward.verifiers
 TEXTS = ["4", "The answer is 4.", "", "four" * 20, "I do not know", "2+2=4"]
 
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import assay.reward.verifiers
 from assay.errors import UserError
 from assay.reward.constraints.constraint import constraints
 from assay.reward.language_guess import guess, is_in, language_code, script_share
@@ -18,8 +17,6 @@ from assay.reward.languages import LANGUAGES
 from assay.reward.prose import sentences, words
 from assay.reward.strict_json import canonical_json, json_equal, read_json
 from assay.reward.verifier import Case, Judgement, verifiers
-
-assert assay.reward.verifiers
 
 JSON = st.recursive(
     st.none()

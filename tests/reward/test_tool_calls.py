@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import assay.reward.verifiers
 from assay.reward.verifier import Case, Judgement, verifiers
 
-assert assay.reward.verifiers
 CALL = {"name": "get_weather", "arguments": {"city": "Oslo", "days": 3}}
 TWO = [CALL, {"name": "get_time", "arguments": {"zone": "CET"}}]
 TOOLS = [

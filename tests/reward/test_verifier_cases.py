@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-import assay.reward.verifiers
 from assay.errors import UserError
 from assay.reward.line import read_line
 from assay.reward.verifier import Case, verifiers
 
-assert assay.reward.verifiers
 DATA = Path(__file__).parents[1] / "data"
 READY = {"math", "gsm8k", "choice", "format", "json", "ifeval", "length", "code"}
 """Kinds whose verifier is finished."""

@@ -12,13 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import assay.reward.verifiers
 from assay.errors import UserError
 from assay.reward.extraction import boxed
 from assay.reward.verifier import Case, Judgement, Verifier, describe, verifiers
 from assay.reward.verifiers.number import canonical, numbers_in, single_number
-
-assert assay.reward.verifiers
 
 
 @pytest.fixture(autouse=True)

@@ -61,7 +61,7 @@ def both(model: nn.Module) -> tuple[Walk, Walk]:
     return Walk(FusedNetwork(model), rows_of()), Walk(GeneralNetwork(model), rows_of())
 
 
-def agree(one: Walk, other: Walk) -> None:
+def assert_agreement(one: Walk, other: Walk) -> None:
     for mine, theirs in zip(one.logits, other.logits, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
 
@@ -78,7 +78,7 @@ def test_rows_that_come_and_go(family: str) -> None:
         alone = next(i for i, row in enumerate(walk.rows) if row.request.id == 2)
         walk.leave(alone)
         walk.go(3)
-    agree(*walks)
+    assert_agreement(*walks)
     shared, apart = walks[0].runner.stats, walks[1].runner.stats
     assert shared.attended - shared.attended_padding == apart.attended - apart.attended_padding
     assert walks[0].runner._prompts is not None, "the shared path must be what is tested"
@@ -96,7 +96,10 @@ def test_a_publish_reads_the_prompts_anew() -> None:
         walk.runner.network.refresh()
         walk.logits.append(walk.fill())
         walk.go(3)
-    agree(*walks)
+    assert_agreement(*walks)
+    assert walks[0].runner._prompts is not None, "the shared path must be what is tested"
+    moved = (walks[0].logits[4] - walks[0].logits[0]).abs().max()
+    assert moved > 0.01, "the weights must have changed what is said"
 
 
 def test_few_siblings_or_a_window_keep_each_row_to_itself() -> None:

@@ -29,7 +29,7 @@ class Attack:
         return list(dict.fromkeys(self.make(subject))) if subject.nature in self.natures else []
 
 
-attacks: Registry[Attack] = Registry("attack")
+attacks: Registry[Attack] = Registry("attack", "assay.reward.audit")
 """Attacks by name, complete once ``assay.reward.audit`` is imported."""
 
 EVERY: tuple[Nature, ...] = ("number", "choice", "json", "code", "text")

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-import assay.reward.audit  # noqa: F401 - files the attacks
 from assay.recipe.schema import RewardPart
 from assay.reward.audit.attack import Attack, Expect, attacks
 from assay.reward.audit.subject import Subject

@@ -62,7 +62,7 @@ class Instruction:
         return self.constraint.check(text, self.arguments)
 
 
-constraints: Registry[Constraint] = Registry("instruction")
+constraints: Registry[Constraint] = Registry("instruction", "assay.reward.constraints")
 """Kinds of instructions by id, complete once ``assay.reward.constraints`` is imported."""
 
 

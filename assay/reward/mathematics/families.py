@@ -37,11 +37,11 @@ def split_family(text: str) -> tuple[str, str]:
 def same_family(golds: Sequence[Node], gold_letter: str, answers: Sequence[Node], answer_letter: str) -> bool:
     """Do both lists of formulas give the same numbers? Formulas with further unknowns are not compared."""
     sides = ((golds, gold_letter), (answers, answer_letter))
-    near = [_members(nodes, letter, _NEAR) for nodes, letter in sides]
-    far = [_members(nodes, letter, _FAR) for nodes, letter in sides]
-    if None in near or None in far:
-        return False
-    return bool(near[0] and near[1]) and near[0] <= far[1] and near[1] <= far[0]  # type: ignore[operator]
+    near, far = ([_members(nodes, letter, reach) for nodes, letter in sides] for reach in (_NEAR, _FAR))
+    for mine, theirs in ((near[0], far[1]), (near[1], far[0])):
+        if not mine or theirs is None or not mine <= theirs:
+            return False
+    return True
 
 
 def _members(nodes: Sequence[Node], letter: str, reach: int) -> set[int] | None:

@@ -12,11 +12,13 @@ fail before they call the program or never do, and a ``reference`` that fails.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pydantic import Field
 
 from assay.recipe.schema import Section
+from assay.records import Outcome
 from assay.reward.code_tests import BadTests, CodeTests, read_tests
 from assay.reward.output import outputs_agree
 from assay.reward.program_text import find_program
@@ -25,7 +27,7 @@ from assay.reward.sandbox.sandbox import Ran, Sandbox, Tested, describe_end, sha
 from assay.reward.sandbox.template import Isolation
 from assay.reward.verifier import Case, Judgement, no_answer, register, verifier_error
 
-_OUTCOMES = {"crashed": "program_crash", "timeout": "program_timeout"}
+_OUTCOMES: Mapping[str, Outcome] = {"crashed": "program_crash", "timeout": "program_timeout"}
 
 
 class SandboxOptions(Section):
@@ -92,7 +94,7 @@ class Code:
         if found.result == "broken":
             return verifier_error(found.message)
         outcome = _OUTCOMES.get(found.result, "scored")
-        return Judgement(float(found.result == "passed"), outcome, None, found.message)  # type: ignore[arg-type]
+        return Judgement(float(found.result == "passed"), outcome, None, found.message)
 
     def canary(self, gold: object) -> str:
         """A program that ends at once: any tests can be brought to a verdict on it."""

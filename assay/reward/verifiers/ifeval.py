@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import assay.reward.constraints  # noqa: F401 - files the instructions
 from assay.data.conventions import column_at
 from assay.errors import UserError
 from assay.recipe.schema import Section

@@ -94,7 +94,8 @@ def _status(code: object) -> int:
 def leave(status: int) -> NoReturn:
     """Exit as the interpreter does: wait for threads, run exit handlers, flush."""
     try:
-        threading._shutdown()  # type: ignore[attr-defined]
+        while running := [t for t in threading.enumerate() if t is not threading.current_thread() and not t.daemon]:
+            running[0].join()
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
