@@ -11,18 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from assay.reward.mathematics.operators import BIG, big_operator
+from assay.reward.mathematics.commands import OPERANDS, command
+from assay.reward.mathematics.functions import applied
 from assay.reward.mathematics.tokens import FUNCTIONS, Dialect, Token, Unreadable, tokenize
 from assay.reward.mathematics.tree import (
-    HALF,
-    MINUS_ONE,
     Builder,
     Call,
     Chain,
     Combined,
     Const,
     Group,
-    Matrix,
     Node,
     Num,
     Power,
@@ -32,17 +30,14 @@ from assay.reward.mathematics.tree import (
     Sum,
     Sym,
     negated,
+    product,
     quotient,
 )
 
 DEEPEST = 60
 """Brackets and exponents inside each other that are read."""
 _RELATIONS = {"=": "=", "<": "<", ">": ">", "le": "<=", "ge": ">=", "ne": "!=", "in": "in"}
-_INVERSE = {"sin", "cos", "tan", "cot"}
-_PLAIN_INVERSE = {"asin": "arcsin", "acos": "arccos", "atan": "arctan"}
-_MATRICES = ("matrix", "pmatrix", "bmatrix", "Bmatrix", "array", "smallmatrix")
 _SETS = {"cup": "or", "cap": "and", "setminus": "minus"}
-_OPERANDS = ("frac", "binom", "mathbb", "lfloor", "lceil", "vec", "hat", "overrightarrow", "overline", "bar", *BIG)
 _BRACKETS = {"(": ")", "[": "]", r"\{": r"\}"}
 
 
@@ -134,13 +129,13 @@ class _Parser:
             elif self.is_at("/"):
                 self.take()
                 below = self.nested(lambda: self.signed("-") if self._minus() else self.factor())
-                factors[:] = [quotient(_product(factors), below)]
-            elif self._factor_follows():
+                factors[:] = [quotient(product(factors), below)]
+            elif self.factor_follows():
                 if self.here.kind == "number" and isinstance(factors[-1], Num):
                     raise Unreadable("two numbers side by side")
                 factors.append(self.factor())
             else:
-                return _product(factors)
+                return product(factors)
 
     def _minus(self) -> bool:
         if self.is_at("-"):
@@ -148,11 +143,11 @@ class _Parser:
             return True
         return False
 
-    def _factor_follows(self) -> bool:
+    def factor_follows(self) -> bool:
         if self.here.kind in ("number", "name"):
             return True
         if self.here.kind == "command":
-            return self.here.text in _OPERANDS or self.here.text.startswith("begin ")
+            return self.here.text in OPERANDS or self.here.text.startswith("begin ")
         if self.is_at("|"):
             return not self.bars or self.bars[-1] != self.depth
         return self.is_at("(", "{")
@@ -216,7 +211,7 @@ class _Parser:
         if token.kind == "name":
             return self.nested(lambda: self.named(token.text))
         if token.kind == "command":
-            return self.nested(lambda: self.command(token.text))
+            return self.nested(lambda: command(self, token.text))
         if token.text == "{" and token.kind == "op":
             node = self.nested(self.relation)
             self.expect("}")
@@ -269,7 +264,7 @@ class _Parser:
 
     def named(self, name: str) -> Node:
         if name in FUNCTIONS:
-            return self.function(name)
+            return applied(self, name)
         if name in ("pi", "inf"):
             return Const(name)
         if name in ("e", "i") and not self.is_at("_"):
@@ -291,95 +286,6 @@ class _Parser:
         self.take()
         return "_" + "".join(inside)
 
-    def function(self, name: str) -> Node:
-        if name == "sqrt":
-            return self.root()
-        base = self._log_base() if name == "log" else None
-        name = _PLAIN_INVERSE.get(name, name)
-        exponent = None
-        if self.is_at("^"):
-            self.take()
-            exponent = self.exponent()
-            if exponent == MINUS_ONE and name in _INVERSE:
-                name, exponent = f"arc{name}", None
-        if name in ("min", "max", "gcd", "lcm"):
-            self.expect("(") if self.is_at("(") else self.expect(r"\{")
-            group = self.bracketed("(" if self.tokens[self.at - 1].text == "(" else r"\{")
-            args = group.items if isinstance(group, Group) else (group,)
-        else:
-            args = (self.argument(),)
-        node = _applied(name, args, base)
-        return Power(node, exponent) if exponent is not None else node
-
-    def root(self) -> Node:
-        degree = None
-        if self.is_at("["):
-            self.take()
-            degree = self.relation()
-            self.expect("]")
-        inner = self.atom()
-        return Power(inner, HALF if degree is None else quotient(Num(Fraction(1)), degree))
-
-    def _log_base(self) -> Node | None:
-        if not self.is_at("_"):
-            return None
-        self.take()
-        return self.atom()
-
-    def argument(self) -> Node:
-        """What a function is applied to: brackets, or factors up to the next sign or function."""
-        if self.is_at("(", "{", "[") or self.is_at("|"):
-            return self.atom()
-        if self.is_at("-"):
-            self.take()
-            return negated(self.argument())
-        factors = [self.factor()]
-        while self._factor_follows() and self.here.text not in FUNCTIONS and not self.is_at("(", "|"):
-            factors.append(self.factor())
-        return _product(factors)
-
-    def command(self, name: str) -> Node:
-        if name == "frac":
-            return quotient(self.braced(), self.braced())
-        if name == "binom":
-            return Call("binom", (self.braced(), self.braced()))
-        if name.startswith("begin "):
-            return self.matrix(name.removeprefix("begin "))
-        if name == "mathbb":
-            return Reals(self.letter())
-        if name == "emptyset":
-            return Reals("O")
-        if name in ("lfloor", "lceil"):
-            return self.enclosed("rfloor" if name == "lfloor" else "rceil", "floor" if name == "lfloor" else "ceil")
-        if name == "langle":
-            items = [self.relation()]
-            while self.is_at(","):
-                self.take()
-                items.append(self.relation())
-            if not self.is_at("rangle", kind="command"):
-                raise Unreadable("an angle bracket that is never closed")
-            self.take()
-            return Group("(", tuple(items), ")")
-        if name in BIG:
-            return big_operator(self, name)
-        if name == "ldots":
-            return Sym("...")
-        if name in ("vec", "hat", "overrightarrow", "overline", "bar", "tilde"):
-            name = "bar" if name == "overline" else name
-            inner = self.braced()
-            return Sym(f"{name} {inner.name}") if isinstance(inner, (Sym, Const)) else Call(name, (inner,))
-        raise Unreadable(rf"the command \{name}")
-
-    def letter(self) -> str:
-        if braced := self.is_at("{"):
-            self.take()
-        name = self.take().text
-        if braced:
-            self.expect("}")
-        if name not in ("R", "Z", "N", "Q", "C"):
-            raise Unreadable(rf"\mathbb{{{name}}}")
-        return name
-
     def braced(self) -> Node:
         r"""An argument of a command: ``{...}``, or one token, of a number its first digit."""
         token = self.here
@@ -390,42 +296,3 @@ class _Parser:
                 Token("number", rest, Fraction(rest)),
             ]
         return self.nested(self.atom)
-
-    def matrix(self, name: str) -> Node:
-        if name not in _MATRICES:
-            raise Unreadable(f"the environment {name!r}")
-        if name == "array" and self.is_at("{"):
-            while not self.is_at("}") and self.here.kind != "end":
-                self.take()
-            self.expect("}")
-        rows: list[tuple[Node, ...]] = []
-        row: list[Node] = []
-        while True:
-            row.append(self.relation())
-            if self.is_at("&", r"\&"):
-                self.take()
-                continue
-            rows.append(tuple(row))
-            row = []
-            if self.is_at("\\\\"):
-                self.take()
-            if self.is_at(f"end {name}", kind="command"):
-                break
-            if self.here.kind == "end":
-                raise Unreadable("a matrix that is never closed")
-        self.take()
-        if len({len(row) for row in rows}) != 1:
-            raise Unreadable("rows of different lengths")
-        return Matrix(tuple(rows))
-
-
-def _product(factors: list[Node]) -> Node:
-    return factors[0] if len(factors) == 1 else Product(tuple(factors))
-
-
-def _applied(name: str, args: tuple[Node, ...], base: Node | None) -> Node:
-    if name == "exp":
-        return Power(Const("e"), args[0])
-    if name == "lg" or base is not None:
-        return Call("logbase", (args[0], base or Num(Fraction(10))))
-    return Call(name, args)

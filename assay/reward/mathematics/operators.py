@@ -5,44 +5,13 @@ A finite sum or product is evaluated; integrals and limits are not, and equal on
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
-
-from assay.reward.mathematics.tokens import Token, Unreadable
+from assay.reward.mathematics.reader import Reader
+from assay.reward.mathematics.tokens import Unreadable
 from assay.reward.mathematics.tree import Call, Chain, Node, Sym
 
 BIG = ("sum", "prod", "int", "iint", "oint", "lim")
 NOTHING = Sym("nothing")
 """Stands where an operator has no bound."""
-
-
-class Reader(Protocol):
-    """What is needed of the parser."""
-
-    @property
-    def here(self) -> Token:
-        """The token that comes next."""
-        ...
-
-    def is_at(self, *texts: str, kind: str = "op") -> bool:
-        """Is the next token one of these?"""
-        ...
-
-    def take(self) -> Token:
-        """The next token, consumed."""
-        ...
-
-    def atom(self) -> Node:
-        """An operand."""
-        ...
-
-    def term(self) -> Node:
-        """A product."""
-        ...
-
-    def nested(self, rule: Callable[[], Node]) -> Node:
-        """The node of a rule, one level deeper."""
-        ...
 
 
 def big_operator(parser: Reader, name: str) -> Node:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any
@@ -117,6 +117,11 @@ class Reals:
 Node = Num | Const | Sym | Sum | Product | Power | Call | Signed | Group | Builder | Combined | Matrix | Chain | Reals
 
 ONE, MINUS_ONE, HALF = Num(Fraction(1)), Num(Fraction(-1)), Num(Fraction(1, 2))
+
+
+def product(factors: Sequence[Node]) -> Node:
+    """The product of factors; of one, itself."""
+    return factors[0] if len(factors) == 1 else Product(tuple(factors))
 
 
 def negated(node: Node) -> Node:
