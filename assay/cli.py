@@ -1,4 +1,4 @@
-"""The command: `assay train | sft | eval | sample | show | export | report | explain | serve-reward | fetch | doctor`.
+"""The command: `assay train | sft | eval | sample | show | export | report | explain | score | audit | ...`.
 
 Exit status 0 done; 1 the run failed; 2 the user can mend it, in one line that says what, where and how; 130
 interrupted, with the command that resumes. A traceback is shown with ``--debug`` only.
@@ -249,14 +249,29 @@ def audit(
     console, words = Console(), settings or []
     bounds = Thresholds(max_false_accept, max_false_reject)
     sound = attack(
-        verifier, data, words, console, limit=limit, gold=gold, form=form, thresholds=bounds, workers=workers,
+        verifier,
+        data,
+        words,
+        console,
+        limit=limit,
+        gold=gold,
+        form=form,
+        thresholds=bounds,
+        workers=workers,
         timeout_s=timeout,
-    )  # fmt: skip
+    )
     if completions is not None:
         disagree(
-            verifier, against or ["math", "number"], completions, words, console, limit=limit, columns=Columns(),
-            workers=workers, timeout_s=timeout,
-        )  # fmt: skip
+            verifier,
+            against or ["math", "number"],
+            completions,
+            words,
+            console,
+            limit=limit,
+            columns=Columns(),
+            workers=workers,
+            timeout_s=timeout,
+        )
     raise typer.Exit(0 if sound else 1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import resource
 import sys
 from collections import Counter
@@ -14,8 +13,7 @@ import torch
 from assay.loop.source import Harvest
 from assay.recipe.derived import WATCH
 from assay.records import Group, Rollout, Verdict, is_right, share
-
-_NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*")
+from assay.track.text import count_numbers
 
 
 def harvest_metrics(harvest: Harvest) -> dict[str, float]:
@@ -84,7 +82,7 @@ def _rollout_metrics(groups: Sequence[Group], pairs: Sequence[tuple[Rollout, Ver
         "rollout/tokens_mean": fmean(lengths),
         "rollout/tokens_max": max(lengths),
         "rollout/truncated_share": share([r.finish == "length" for r, _ in pairs]),
-        "rollout/answers_mean": fmean(len(_NUMBER.findall(r.text)) for r, _ in pairs),
+        "rollout/answers_mean": fmean(count_numbers(r.text) for r, _ in pairs),
         "rollout/duplicate_share": _duplicates(groups),
     }
     for name, side in (("correct", True), ("wrong", False)):

@@ -7,13 +7,13 @@ stand in each rule. An alarm is raised once in a run.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from assay.registry import Registry
 from assay.track.rollouts import LoggedRollout
+from assay.track.text import count_numbers
 from assay.track.windows import SPANS, WINDOW, Change, History, change, changes, level, since, values
 
 SOLVED = 0.9
@@ -21,7 +21,6 @@ SOLVED = 0.9
 _LENGTHS = ("reward/correct", "rollout/tokens_mean_correct", "rollout/tokens_mean_wrong")
 _CUT = "rollout/truncated_share"
 _SHOWN = 2000
-_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def _unloved(row: LoggedRollout) -> float:
 
 
 def _numbers(row: LoggedRollout) -> float:
-    return float(len(_NUMBER.findall(row.completion)))
+    return float(count_numbers(row.completion))
 
 
 def _spread(history: History) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -30,6 +31,15 @@ def visible(text: str) -> str:
         return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
     return _CONTROL.sub(escape, text)
+
+
+def count_numbers(text: str) -> int:
+    """How many numbers stand in a text, signs aside: the guesses of a completion that lists them.
+
+    >>> count_numbers("3 + 4 = 7, or 1,250.5?")
+    4
+    """
+    return len(_NUMBER.findall(text))
 
 
 def one_line(text: str, width: int) -> str:
