@@ -14,7 +14,7 @@ import resource, sys
 from assay.hardware import keep_freed_memory
 if sys.argv[1] == "keep":
     keep_freed_memory()
-def fill(n=1 << 26):
+def fill(n=1 << 28):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     bytearray(n)[::4096] = b"x" * (n // 4096)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
@@ -25,7 +25,7 @@ print(fill())
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 def test_freed_memory_is_used_again_without_faults() -> None:
-    """A second array of 64 MiB: its pages are there already, where the library kept them."""
+    """A second array of 256 MiB: its pages are there already, where the library kept them."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
 
     def faults(how: str, **more: str) -> int:

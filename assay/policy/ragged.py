@@ -59,22 +59,14 @@ class Rows:
         found[self.order] = torch.arange(len(self.order), device=self.order.device)
         return found
 
-    @cached_property
-    def padding(self) -> Tensor:
-        """(R * L - N,) long: the places that hold no token."""
-        free = self.order.new_ones(self.count * self.length, dtype=torch.bool)
-        free[self.order] = False
-        return free.nonzero().squeeze(1)
-
     def spread(self, flat: Tensor) -> Tensor:
         """(1, H, N, D) -> (R, H, L, D); padding repeats the first token."""
-        # No gradient comes from padding: masked keys have weight 0, and its queries are dropped below.
-        spread: Any = _Move.apply(flat[0].transpose(0, 1), self.tokens, self.order, self.padding[:0])
+        spread: Any = _Move.apply(flat[0].transpose(0, 1), self.tokens, self.order)
         return spread.unflatten(0, (self.count, self.length)).transpose(1, 2)
 
     def gather(self, rows: Tensor) -> Tensor:
         """(R, L, H, D) -> (1, N, H, D)."""
-        gathered: Any = _Move.apply(rows.flatten(0, 1), self.order, self.tokens, self.padding)
+        gathered: Any = _Move.apply(rows.flatten(0, 1), self.order, self.tokens)
         return gathered[None]
 
     def attend(
@@ -87,18 +79,22 @@ class Rows:
 
 
 class _Move(torch.autograd.Function):
-    """(A, H, D) -> (B, H, D): what stands ``there``; its gradient is what stands ``back``, 0 at ``dropped``."""
+    """(A, H, D) -> (B, H, D): what stands ``there``; its gradient is what stands ``back``.
+
+    Exact for tokens. What padding is given does not matter in either direction: it attends to padding only, and
+    nothing else to it.
+    """
 
     @staticmethod
-    def forward(ctx: Any, source: Tensor, there: Tensor, back: Tensor, dropped: Tensor) -> Tensor:
-        ctx.save_for_backward(back, dropped)
+    def forward(ctx: Any, source: Tensor, there: Tensor, back: Tensor) -> Tensor:
+        ctx.save_for_backward(back)
         return source.index_select(0, there)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        back, dropped = ctx.saved_tensors
-        return gradients[0].index_select(0, back).index_fill_(0, dropped, 0.0), None, None, None
+        (back,) = ctx.saved_tensors
+        return gradients[0].index_select(0, back), None, None
 
 
 def ragged_attention(
