@@ -92,7 +92,8 @@ def test_a_tracker_that_fails_is_dropped_and_reported_once(tmp_path, monkeypatch
         def log(self, step, metrics):
             told.append(step)
 
-    monkeypatch.setattr(TRACKERS, "_things", {"broken": Broken, "fine": Fine})
+    monkeypatch.setitem(TRACKERS._things, "broken", Broken)
+    monkeypatch.setitem(TRACKERS._things, "fine", Fine)
     failures = []
     trackers = Trackers(["broken", "fine"], run_in(tmp_path), failures.append)
     trackers.log(1, {})
