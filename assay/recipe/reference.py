@@ -11,7 +11,7 @@ import textwrap
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic_core import PydanticUndefined
@@ -72,6 +72,9 @@ def kind(annotation: Any, constraints: tuple[Any, ...] = ()) -> str:
     >>> kind(Literal["a", "b"]), kind(int | None, (Ge(1),))
     ('`a`, `b`', 'whole number ≥ 1, or null')
     """
+    if get_origin(annotation) is Annotated:
+        inner, field = get_args(annotation)
+        return kind(inner, tuple(field.metadata))
     if get_origin(annotation) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(annotation))
     if get_origin(annotation) in (Union, types.UnionType):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -90,11 +90,37 @@ class DataRecipe(Section):
     """A new order each epoch, a function of ``run.seed`` and the epoch alone."""
 
 
+class ThinkingRecipe(Section):
+    """A thinking budget: a longer thinking span is closed with forced tokens, and the answer is asked for."""
+
+    budget: int = Field(default=1024, ge=1)
+    """Tokens of thinking."""
+    close: str = "\n</think>\n\n"
+    """What closes the span; its tokens are forced, and never trained on."""
+
+
 class RolloutRecipe(Section):
     """How answers are sampled."""
 
-    engine: Literal["native"] = "native"
-    """The sampler. ``native``: in this process, on the trainer's own weights."""
+    engine: Literal["native", "transformers", "vllm", "vllm_server", "llama_server", "openai"] = "native"
+    """The sampler. ``native``: Assay's own, on the trainer's weights; ``transformers``: plain ``generate``, slow;
+    ``vllm``: beside the trainer; ``vllm_server``, ``llama_server``: over HTTP; ``openai``: any endpoint, as it is."""
+    process: Literal["auto", "trainer", "own"] = "auto"
+    """Where ``native`` runs; ``auto``: in the trainer's process, or in its own where it may run ahead of it."""
+    replicas: int = Field(default=1, ge=1)
+    """Engines that are started, each a process."""
+    servers: list[str] = Field(default_factory=list)
+    """Addresses of running servers, such as ``http://127.0.0.1:8000``; empty: servers are started."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Passed to the engine as they are, such as ``{tensor_parallel_size: 2, quantization: fp8}`` to vLLM."""
+    allow_stale: bool = False
+    """Train although the engine's weights are fixed (``openai``): it never samples from the policy as it is."""
+    timeout_s: float = Field(default=300.0, gt=0)
+    """An engine that is silent for this long while it has work is taken for dead."""
+    oversample: int = Field(default=0, ge=0)
+    """Rollouts started in a group beyond ``group_size``; the slowest are cancelled, which favours short answers."""
+    thinking: ThinkingRecipe | None = None
+    """Bound on the thinking span; absent: none."""
     prompts_per_step: int = Field(default=16, ge=1)
     """Groups in a training step."""
     group_size: int = Field(default=8, ge=1)
@@ -297,6 +323,31 @@ class UpdateRecipe(Section):
     """Forward each group's prompt once, its responses attending to it."""
 
 
+class RegimeRecipe(Section):
+    """How far generation may run ahead of training: one number, one code path."""
+
+    max_staleness: int | None = Field(default=0, ge=0)
+    """Versions that the oldest token of a rollout may be old when it is trained on. 0: synchronous; ``null``: any,
+    bounded by ``max_groups`` and the drift monitor."""
+    max_groups: int | None = Field(default=None, ge=1)
+    """Groups in the making or waiting to be trained on, at most; absent: what ``max_staleness`` admits."""
+    in_flight: bool = True
+    """New weights under running answers; false: answers are finished under the weights they began with."""
+    kv: Literal["recompute", "keep"] = "recompute"
+    """Keys and values of running answers at new weights; ``keep`` is cheaper and inexact."""
+
+
+class SyncRecipe(Section):
+    """The way of the weights to the engine."""
+
+    every: Annotated[int, Field(ge=1)] | Literal["drift"] = 1
+    """Publish each so many versions; ``drift``: when the drift monitor's KL or ``max_staleness`` asks for it."""
+    backend: Literal["auto", "nccl", "ipc", "shared_memory", "file"] = "auto"
+    """How vLLM gets weights; ``auto``: as the devices allow."""
+    gguf: Literal["f16", "bf16", "q8_0"] = "f16"
+    """Precision of the weights that ``llama_server`` is given."""
+
+
 class EvalRecipe(Section):
     """Held-out evaluation."""
 
@@ -372,6 +423,10 @@ class Recipe(Section):
     """Advantage and loss."""
     update: UpdateRecipe = UpdateRecipe()
     """Optimizer."""
+    regime: RegimeRecipe = RegimeRecipe()
+    """Synchronous or asynchronous."""
+    sync: SyncRecipe = SyncRecipe()
+    """Weights to the engine."""
     eval: EvalRecipe = EvalRecipe()
     """Held-out evaluation."""
     checkpoint: CheckpointRecipe = CheckpointRecipe()

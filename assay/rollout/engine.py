@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from assay.records import Prompt, Rollout
+from assay.records import Prompt, Rollout, Segment
 
 if TYPE_CHECKING:
     from assay.recipe.schema import RolloutRecipe
@@ -27,6 +27,15 @@ class Request:
     """The run's seed: with admission number, prompt id and index it fixes a rollout's random numbers."""
     first_index: int = 0
     """Index of the first rollout: 0, or beyond those already sampled when some are sampled anew."""
+    begun: tuple[Segment, ...] = ()
+    """What the one rollout (``n`` is 1) holds already and goes on behind: a partial answer of an earlier version, or
+    tokens that a thinking budget forced. They count in ``sampling.max_tokens``."""
+    urgent: bool = False
+    """Go before those that wait, and beyond ``max_running`` if need be: a probe does not wait for long answers."""
+
+    def __post_init__(self) -> None:
+        if self.begun and self.n != 1:
+            raise ValueError(f"{self.n} rollouts cannot go on behind the same beginning")
 
 
 @dataclass(frozen=True)
@@ -100,11 +109,21 @@ class Engine(Protocol):
         ...
 
     def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
-        """Yield (request id, rollout) as rollouts finish; ends when nothing is in flight."""
+        """Yield (request id, rollout) as rollouts finish; ends when nothing is in flight.
+
+        A rollout that could not be made comes with the finish ``error``. Raises AssayError when the engine is gone.
+        """
         ...
 
     async def cancel(self, request_id: int) -> None:
         """End the request's unfinished rollouts as ``cancelled``, tokens kept; ``finished`` yields them."""
+        ...
+
+    async def partials(self) -> list[tuple[int, Rollout]]:
+        """(Request id, what it holds so far) of each unfinished rollout, as if cancelled now; they run on.
+
+        What a checkpoint keeps. An engine that cannot know unfinished answers gives them without a segment.
+        """
         ...
 
     async def publish(self, version: int) -> None:

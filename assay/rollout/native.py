@@ -169,6 +169,11 @@ class NativeEngine:
         if self._news:
             self._news.set()
 
+    async def partials(self) -> list[tuple[int, Rollout]]:
+        """What the unfinished rollouts hold so far, those that wait included."""
+        self._open_inbox()
+        return self._records([*self._scheduler.running, *self._scheduler.waiting])
+
     async def publish(self, version: int) -> None:
         """Sample from the trainer's present weights, as ``version``, from the next token on.
 

@@ -9,6 +9,7 @@ parameters *are* the trainer's tensors and cost nothing; otherwise (or for a sna
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -61,6 +62,27 @@ class GenerationWeights:
                 kept = module._buffers.get(name)
                 if buffer is not None and kept is not None and kept.shape == buffer.shape:
                     kept.copy_(buffer)
+
+
+@torch.no_grad()
+def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """(Name, tensor) of the causal LM's checkpoint, adapters merged: what an engine elsewhere is given.
+
+    Names are those of the Hugging Face checkpoint; tied tensors appear under each of their names, in the model's own
+    precision. The model is not touched: a merged tensor is a new one, every other is the model's own.
+    """
+    base = causal_lm_of(model)
+    deltas = {path: module for path, module in base.named_modules() if hasattr(module, "get_delta_weight")}
+    for name, tensor in base.state_dict().items():
+        path, _, leaf = name.rpartition(".")
+        if ".lora_" in f".{name}":
+            continue
+        owner = path.removesuffix(".base_layer")
+        adapted = deltas.get(owner) if path.endswith(".base_layer") else None
+        if adapted is not None and leaf == "weight":
+            for adapter in adapted.active_adapters:
+                tensor = tensor + adapted.get_delta_weight(adapter).to(tensor.dtype)
+        yield f"{owner}.{leaf}".lstrip("."), tensor
 
 
 def _copied(parameter: nn.Parameter, dtype: torch.dtype | None) -> nn.Parameter:

@@ -7,8 +7,10 @@ from rollout_helpers import TOKENIZER, collect, logits_of, requests, run
 from tiny import tiny_model
 
 from assay.errors import AssayError
+from assay.policy.model import add_lora
+from assay.recipe.schema import LoraRecipe
 from assay.rollout.native import NativeEngine
-from assay.rollout.weights import GenerationWeights
+from assay.rollout.weights import GenerationWeights, merged_weights
 
 
 def bits(model) -> dict[str, torch.Tensor]:
@@ -155,3 +157,22 @@ def test_adapters_are_followed(dtype):
         unadapted = worst_error(model, requests(n=2), answers)
     assert unadapted > 1
     assert error < (1e-4 if dtype == torch.float32 else unadapted / 4)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
+def test_merged_weights_are_those_of_the_merged_model(family):
+    bare = tiny_model(family)
+    names = set(bare.state_dict())
+    model = add_lora(bare, LoraRecipe(rank=2), seed=0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    merged = dict(merged_weights(model))
+    expected = copy.deepcopy(model).merge_and_unload().state_dict()
+    assert set(merged) == set(expected) == names
+    for name, tensor in expected.items():
+        torch.testing.assert_close(merged[name], tensor)
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
+    assert all(merged[n].data_ptr() == dict(merged_weights(model))[n].data_ptr() for n in names if "embed" in n)
