@@ -8,7 +8,8 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
-from assay.reward.judge.fleet import Fleet, Refused, Unavailable
+from assay.http import Refused, Unavailable
+from assay.reward.judge.fleet import Fleet
 from assay.reward.judge.options import ServiceOptions
 from assay.reward.judge.reading import Read, Unreadable
 

@@ -12,42 +12,29 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from assay.errors import MissingExtra
+from assay.http import (
+    SHOWN,
+    Passing,
+    Refused,
+    Unavailable,
+    check_urls,
+    need_client,
+    read_key,
+    reason,
+    refusal,
+    without_key,
+)
 from assay.reward.judge.cache import AnswerCache, content_key
 from assay.reward.judge.circuit import Circuit
-from assay.reward.judge.options import ServiceOptions, check_urls, read_key
+from assay.reward.judge.options import ServiceOptions
 
 _LONGEST_REPLY = 4 << 20
 """Bytes of a reply that are read: a judge's answer is short."""
 _LONGEST_BACKOFF = 30.0
 _LONGEST_RETRY_AFTER = 120.0
-_PASSING = frozenset({408, 425, 429})
-_SHOWN = 200
-
-
-class Unavailable(Exception):
-    """No answer could be had, and why, in a line without any key."""
-
-
-class Refused(Unavailable):
-    """The service will not answer this question, however often it is asked."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class Passing(Unavailable):
-    """It failed in a way that may pass; ``wait`` is how long the service asks to be left alone."""
-
-    def __init__(self, message: str, wait: float = 0.0) -> None:
-        super().__init__(message)
-        self.wait = wait
 
 
 @dataclass
@@ -113,16 +100,13 @@ class Fleet:
     _lines: _Lines | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for package in ("httpx2", "tenacity"):
-            try:
-                __import__(package)
-            except ImportError:
-                raise MissingExtra(f"the verifier {self.verifier}", package, "judge") from None
-        urls = check_urls(self.options.urls, self.verifier)
+        need_client(f"the verifier {self.verifier}", "judge")
+        where = f"verifier {self.verifier!r}, option"
+        urls = check_urls(self.options.urls, f"{where} 'urls'")
         circuit = Circuit(self.options.open_after, self.options.cooldown_s)
         self.replicas = [Replica(url, circuit) for url in urls]
         self.cache = AnswerCache(self.options.cache)
-        self._key = read_key(self.options.key_env, self.verifier)
+        self._key = read_key(self.options.key_env, f"{where} 'key_env'")
         self._numbers = itertools.count(1)
 
     async def ask(self, path: str, question: Mapping[str, Any]) -> Any:
@@ -217,27 +201,20 @@ class Fleet:
         except TimeoutError:
             raise Passing(f"{replica.name}: no reply within {limit:g} s") from None
         except httpx2.RequestError as error:
-            raise Passing(f"{replica.name}: {self._clean(_reason(error))}") from None
+            raise Passing(f"{replica.name}: {without_key(reason(error), self._key)}") from None
         return self._settled(replica.name, reply, content)
 
     def _settled(self, name: str, reply: Any, content: bytes) -> Any:
         """The JSON of a reply with status 200; else what its status means."""
-        status = reply.status_code
-        said = self._clean(" ".join(content[: 4 * _SHOWN].decode("utf-8", "replace").split()))[:_SHOWN]
-        if status in _PASSING or status >= 500:
-            waits = status in (429, 503)
-            raise Passing(f"{name}: status {status}: {said}", retry_after(reply.headers.get("retry-after")) * waits)
-        if status != 200:
-            raise Refused(f"{name}: status {status}: {said}", status)
+        said = without_key(content[: 4 * SHOWN].decode("utf-8", "replace"), self._key)
+        wrong = refusal(reply.status_code, said, reply.headers, name)
+        if wrong is not None:
+            raise wrong
         try:
             return json.loads(content)
         except ValueError:
-            kind = self._clean(reply.headers.get("content-type", "no content type"))[:60]
-            raise Passing(f"{name}: the reply is no JSON ({kind}): {said[:80]}") from None
-
-    def _clean(self, text: str) -> str:
-        """Without the key: a server may repeat it in what it complains of."""
-        return text.replace(self._key, "***") if self._key else text
+            kind = without_key(reply.headers.get("content-type", "no content type"), self._key)[:60]
+            raise Passing(f"{name}: the reply is no JSON ({kind}): {' '.join(said.split())[:80]}") from None
 
     def _open(self) -> _Lines:
         if self._lines is None:
@@ -260,32 +237,3 @@ async def _read(reply: Any) -> bytes:
         if len(content) > _LONGEST_REPLY:
             break
     return content
-
-
-def _reason(error: Exception) -> str:
-    """A failure of the transport in a few words.
-
-    >>> _reason(ConnectionResetError("reset by peer")), _reason(EOFError())
-    ('ConnectionResetError: reset by peer', 'EOFError')
-    """
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def retry_after(value: str | None, now: datetime | None = None) -> float:
-    """Seconds that a Retry-After header asks for: a number, or a date; 0 without one that can be read.
-
-    >>> retry_after("2"), retry_after(None), retry_after("soon")
-    (2.0, 0.0, 0.0)
-    >>> retry_after("Wed, 21 Oct 2026 07:28:00 GMT", datetime(2026, 10, 21, 7, 27, tzinfo=UTC))
-    60.0
-    """
-    if value is None:
-        return 0.0
-    try:
-        if value.strip().replace(".", "", 1).isdigit():
-            return float(value)
-        until = parsedate_to_datetime(value)
-    except ValueError:
-        return 0.0
-    until = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
-    return max(0.0, (until - (now or datetime.now(UTC))).total_seconds())

@@ -12,8 +12,9 @@ import jinja2
 from pydantic import Field
 
 from assay.errors import UserError
+from assay.http import Unavailable
 from assay.reward.judge.chat import Chat, ChatOptions
-from assay.reward.judge.fleet import Fleet, Unavailable
+from assay.reward.judge.fleet import Fleet
 from assay.reward.judge.once import once
 from assay.reward.judge.reading import Read, read_score
 from assay.reward.judge.rubric import SCORE_TEMPLATE, Rubric, load_rubric, shown

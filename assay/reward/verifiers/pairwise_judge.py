@@ -11,8 +11,9 @@ from typing import Any
 import jinja2
 from pydantic import Field
 
+from assay.http import Unavailable
 from assay.reward.judge.chat import Chat, ChatOptions
-from assay.reward.judge.fleet import Fleet, Unavailable
+from assay.reward.judge.fleet import Fleet
 from assay.reward.judge.once import once
 from assay.reward.judge.reading import read_winner
 from assay.reward.judge.rubric import PAIR_TEMPLATE, Rubric, load_rubric, shown

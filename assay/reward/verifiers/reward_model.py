@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from assay.reward.judge.fleet import Fleet, Unavailable
+from assay.http import Unavailable
+from assay.reward.judge.fleet import Fleet
 from assay.reward.judge.once import once
 from assay.reward.judge.options import ServiceOptions
 from assay.reward.judge.rubric import question_of
