@@ -6,11 +6,19 @@ from collections.abc import AsyncIterator
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from assay.errors import AssayError
 from assay.records import Prompt, Rollout, Segment
 
 if TYPE_CHECKING:
     from assay.recipe.schema import RolloutRecipe
     from assay.rollout.sampling import Sampling
+
+
+class EngineFailed(AssayError):
+    """An engine cannot go on for a reason that every other engine would share: weights that diverged, no memory.
+
+    Any other AssayError of an engine says that this one is lost (died, silent, out of reach), and others may take over.
+    """
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,10 @@ class Stats:
 decode_rows=20, attended=0, attended_padding=0)
         """
         return Stats(*(now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)))
+
+    def plus(self, other: Stats) -> Stats:
+        """The counts of two engines together."""
+        return Stats(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 class Engine(Protocol):
