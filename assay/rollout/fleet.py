@@ -175,8 +175,9 @@ class Fleet:
                 await asyncio.gather(*(self._ask(m, m.engine.publish(version)) for m in self._serving()))
             if self._serving():
                 return
-            self._change.clear()
-            await self._change.wait()
+            if self._failure is None:
+                self._change.clear()
+                await self._change.wait()
 
     async def partials(self) -> list[tuple[int, Rollout]]:
         """(request id, what its unfinished rollouts hold so far), those between two replicas included."""
