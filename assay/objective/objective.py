@@ -28,7 +28,7 @@ from assay.objective.correction import correct, log_weights
 from assay.objective.kl import k3, kl
 from assay.objective.layout import Layout, only, wide
 from assay.objective.loss import LOSSES, LossInputs, TokenLoss
-from assay.objective.mismatch import mismatch, sample_sizes
+from assay.objective.mismatch import corrected_mismatch, mismatch
 from assay.objective.ratio import RATIOS, log_ratio
 from assay.objective.step import Step, rewards_less_kl
 from assay.objective.tally import Tally
@@ -109,8 +109,8 @@ class Plan:
     active: Tensor
     """(S,) bool: rollouts that must be forwarded for the gradient."""
     tally: Tally
-    """``update/rejected_share``, ``update/advantage_abs_mean``; with an anchor ``update/ess_*``,
-    ``mismatch/*``."""
+    """``update/rejected_share``, ``update/advantage_abs_mean``; with an anchor of the trainer's ``update/ess_*`` and
+    ``mismatch/*``, with a correction ``mismatch/corrected/*``."""
 
 
 def plan(step: Step, settings: ObjectiveRecipe, advantages: Tensor, anchor_logprobs: Tensor | None = None) -> Plan:
@@ -130,11 +130,14 @@ def plan(step: Step, settings: ObjectiveRecipe, advantages: Tensor, anchor_logpr
         logs = log_weights(wide(anchor_logprobs).detach(), wide(step.sampler_logprobs), usable)
         correction = correct(logs, usable, layout, settings.correction)
         weights, counts = correction.weights.to(weights.dtype), tokens & usable & ~correction.rejected
+        by_sequence = settings.correction.level == "sequence" and settings.correction.kind != "none"
+        tally += corrected_mismatch(
+            wide(anchor_logprobs).detach(), wide(step.sampler_logprobs), correction, counts, layout, by_sequence
+        )
     elif settings.anchor == "rollout":
         counts = tokens & usable
     if anchor_logprobs is not None and settings.anchor != "rollout":
-        tally += mismatch(wide(anchor_logprobs).detach(), wide(step.sampler_logprobs), usable)
-        tally += sample_sizes(wide(anchor_logprobs).detach(), wide(step.sampler_logprobs), usable, layout)
+        tally += mismatch(wide(anchor_logprobs).detach(), wide(step.sampler_logprobs), usable, layout, step.lags)
     tally += Tally.of(
         {
             "update/rejected_share": ((tokens & ~counts).sum(), tokens.sum()),
@@ -220,16 +223,13 @@ def loss(
     anchor_logprobs: Tensor | None = None,
     ref_logprobs: Tensor | None = None,
     entropy: Tensor | None = None,
-    sampler_logprobs: Tensor | None = None,
     kl_coef: float = 0.0,
 ) -> LossOutput:
     """loss = sum of w_t (c_t l_t + kl_coef k_t - entropy_coef H_t) over the micro-batch's counting tokens.
 
     All arrays (n,) are the micro-batch's own, of whole sequences in any order (``Layout.select`` finds their
     places); ``layout`` numbers its sequences from 0. ``anchor_logprobs`` absent is the live anchor: the
-    policy's own, detached, and a ratio of exactly 1. With ``sampler_logprobs`` the ``mismatch/*`` metrics are
-    taken here, over what is forwarded: for where ``plan`` had no anchor to take them from. Raises ValueError
-    when a term lacks its input.
+    policy's own, detached, and a ratio of exactly 1. Raises ValueError when a term lacks its input.
     """
     logprobs = only(wide(policy_logprobs), counts)
     anchor = logprobs.detach() if anchor_logprobs is None else wide(anchor_logprobs).detach()
@@ -253,8 +253,6 @@ def loss(
         tally += Tally.of({"update/entropy": (nats.sum(), number)})
     elif settings.entropy != 0:
         raise ValueError("an entropy bonus needs entropy")
-    if sampler_logprobs is not None:
-        tally += mismatch(anchor, wide(sampler_logprobs), counts)
     zero = d.new_zeros(())
     tally += Tally.of({"update/loss": (total, zero), "update/policy_loss": (policy_term, zero)})
     return LossOutput(total, tally)

@@ -42,6 +42,8 @@ class Step:
     """(S,): reward of the greedy answer to each rollout's prompt."""
     values: Tensor | None = None
     """(N,): a critic's values."""
+    lags: Tensor | None = None
+    """(N,) long: how many versions older than the trainer the sampler of each token was; 0 where not the policy's."""
 
     def __post_init__(self) -> None:
         n, s = self.layout.n_tokens, self.layout.n_sequences
@@ -53,7 +55,7 @@ class Step:
             "truncated": (s,),
             "sampler_logprobs": (n,),
         }
-        shapes |= {"parts": (s, p), "part_weights": (p,), "greedy": (s,), "values": (n,)}
+        shapes |= {"parts": (s, p), "part_weights": (p,), "greedy": (s,), "values": (n,), "lags": (n,)}
         for name, shape in shapes.items():
             array = getattr(self, name)
             if array is not None and tuple(array.shape) != shape:

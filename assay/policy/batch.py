@@ -14,7 +14,7 @@ from assay.objective.layout import Layout
 from assay.objective.step import Step
 from assay.recipe.derived import part_names
 from assay.recipe.schema import RewardRecipe
-from assay.records import Group
+from assay.records import Group, Rollout
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,12 @@ class Batch:
         return torch.cat(spans) if spans else torch.empty(0, dtype=torch.long)
 
 
-def pack(groups: Sequence[Group], reward: RewardRecipe) -> Batch:
+def pack(groups: Sequence[Group], reward: RewardRecipe, version: int | None = None) -> Batch:
     """Lay out groups as a `Batch` on the CPU, group by group, rollout by rollout.
 
     Rewards and log-probs keep their place beside their rollout whatever happens later: every consumer indexes these
     arrays, nothing sorts them. Invalid verdicts have reward NaN, tokens that the policy did not sample log-prob NaN.
+    ``version``: of the weights that will be trained; the metrics then tell how much older each token's sampler was.
     Raises UserError for a prompt without tokens: nothing would predict a response's first token.
     """
     for group in groups:
@@ -81,6 +82,7 @@ def pack(groups: Sequence[Group], reward: RewardRecipe) -> Batch:
         sampler_logprobs=_flat([r.sampler_logprobs for r in rollouts], torch.float32),
         parts=torch.tensor(part_rows, dtype=torch.float32).reshape(len(rollouts), len(names)),
         part_weights=torch.tensor(weights, dtype=torch.float32),
+        lags=None if version is None else _flat([_lags(r, version) for r in rollouts], torch.long),
     )
     return Batch(
         groups=tuple(groups),
@@ -93,6 +95,15 @@ def pack(groups: Sequence[Group], reward: RewardRecipe) -> Batch:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else float(value)
+
+
+def _lags(rollout: Rollout, version: int) -> list[int]:
+    """Per token, ``version`` less the one that sampled it; 0 where the policy did not."""
+    return [
+        version - v
+        for s in rollout.segments
+        for v in (s.versions if s.kind == "policy" else (version,) * len(s.token_ids))
+    ]
 
 
 def _flat(rows: Sequence[Sequence[float | bool]], dtype: torch.dtype) -> Tensor:

@@ -85,11 +85,15 @@ class Scorer:
     @torch.no_grad()
     def logprobs_of_all(self, micros: Sequence[MicroBatch], n_tokens: int) -> Tensor:
         """Log-probs of the micro-batches' tokens as a flat array (n_tokens,) on the CPU; NaN at all others."""
-        parts = [self.logprobs(micro)[0].cpu() for micro in micros]
-        found = torch.full((n_tokens,), math.nan, dtype=parts[0].dtype if parts else torch.float32)
-        for micro, part in zip(micros, parts, strict=True):
-            found[micro.tokens] = part
-        return found
+        return spread(micros, [self.logprobs(micro)[0].cpu() for micro in micros], n_tokens)
+
+
+def spread(micros: Sequence[MicroBatch], parts: Sequence[Tensor], n_tokens: int) -> Tensor:
+    """The micro-batches' numbers at their tokens' places in a flat array (n_tokens,) on the CPU; NaN elsewhere."""
+    found = torch.full((n_tokens,), math.nan, dtype=parts[0].dtype if parts else torch.float32)
+    for micro, part in zip(micros, parts, strict=True):
+        found[micro.tokens] = part.cpu()
+    return found
 
 
 def make_scorer(

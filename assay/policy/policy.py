@@ -19,7 +19,7 @@ from assay.objective.objective import StepWeights
 from assay.objective.tally import Tally
 from assay.policy.batch import Batch, pack
 from assay.policy.flops import Work
-from assay.policy.logprobs import Scorer, make_scorer
+from assay.policy.logprobs import Scorer, make_scorer, spread
 from assay.policy.model import checkpoint_layers
 from assay.policy.optimizer import clip_gradients, learning_rate_factor, make_optimizer
 from assay.policy.packing import MicroBatch
@@ -72,7 +72,7 @@ class Policy:
             lambda micros: self._scorer.logprobs_of_all(micros, batch.n_tokens),
             lambda micros: self._score_reference(micros, batch.n_tokens),
         )
-        tally, norms, skipped = prepared.tally, [], 0
+        tally, norms, skipped, unmoved = prepared.tally, [], 0, True
         for epoch in range(self.recipe.update.epochs):
             order = list(prepared.minibatches)
             random.Random(f"{self.recipe.run.seed}/{self.optimizer_steps}/{epoch}").shuffle(order)
@@ -80,7 +80,8 @@ class Policy:
                 weights = prepared.weights(mini)
                 if weights.totals.empty:
                     continue  # nothing counts: no step, no weight decay, no momentum
-                norm, part = self._step(prepared, mini, weights)
+                norm, part, logprobs = self._step(prepared, mini, weights)
+                tally, unmoved = tally + prepared.mismatch(logprobs) if unmoved else tally, False
                 if norm is None:
                     skipped += 1
                 else:
@@ -136,25 +137,30 @@ class Policy:
         with self.model.disable_adapter():
             return self._scorer.logprobs_of_all(micros, n_tokens)
 
-    def _step(self, prepared: Prepared, mini: MiniBatch, weights: StepWeights) -> tuple[float | None, Tally]:
-        """One optimizer step. The norm is ``None``, and nothing moved, when loss or gradient are not finite."""
+    def _step(self, prepared: Prepared, mini: MiniBatch, weights: StepWeights) -> tuple[float | None, Tally, Tensor]:
+        """One optimizer step: gradient norm, metrics, and log-probs (N,) before it, NaN where nothing was forwarded.
+
+        The norm is ``None``, and nothing moved, when loss or gradient are not finite.
+        """
         parameters = self._parameters.values()
         for parameter in parameters:  # zeros, not None: with every advantage 0 the moments still decay
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.zero_()
-        tally = weights.tally
+        tally, before = weights.tally, []
         for micro in mini.micros:
             logprobs, entropy = self._scorer.logprobs(micro)
+            before.append(logprobs.detach())
             output = prepared.loss(micro, logprobs, entropy, weights.weights)
             output.loss.backward()
             tally += output.tally
+        found = spread(mini.micros, before, prepared.batch.n_tokens)
         norm = float(clip_gradients(parameters, self.recipe.update.max_grad_norm))
         if not (math.isfinite(norm) and math.isfinite(tally.sums["update/loss"][0])):
-            return None, tally
+            return None, tally, found
         for group in self._optimizer.param_groups:
             group["lr"] = self.recipe.update.learning_rate * self._factor(self.optimizer_steps)
         self.optimizer_steps += 1  # first: a step that fails may have moved some of the weights
         self._optimizer.step()
-        return norm, tally
+        return norm, tally, found
 
 
 def _first_advantages(batch: Batch, advantages: Tensor) -> tuple[tuple[float, ...], ...]:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from assay.objective import objective
-from assay.objective.layout import Layout
+from assay.objective.layout import Layout, wide
+from assay.objective.mismatch import mismatch
 from assay.objective.objective import AdvantageResult, LossOutput, Plan, StepWeights
 from assay.objective.tally import Tally
 from assay.policy.batch import Batch
@@ -74,7 +75,7 @@ class Prepared:
         def take(array: Tensor) -> Tensor:
             return array[micro.tokens].to(logprobs.device)
 
-        layout, sampler = self.batch.step.layout, self.batch.step.sampler_logprobs
+        layout = self.batch.step.layout
         sequences, local = torch.unique(layout.sequence[micro.tokens], return_inverse=True)
         here = Layout(local.to(logprobs.device), layout.group[sequences].to(logprobs.device), layout.n_groups)
         return objective.loss(
@@ -88,9 +89,18 @@ class Prepared:
             anchor_logprobs=None if self.anchor is None else take(self.anchor),
             ref_logprobs=None if self.reference is None else take(self.reference),
             entropy=entropy,
-            sampler_logprobs=take(sampler) if self.anchor is None else None,
             kl_coef=self.kl_coefficient,
         )
+
+    def mismatch(self, logprobs: Tensor) -> Tally:
+        """How far the sampler was, of the log-probs (N,) of the first optimizer step, NaN where nothing was forwarded.
+
+        Nothing where the plan had the trainer's log-probs of all rollouts before, and said it of them.
+        """
+        step = self.batch.step
+        if self.anchor is not None and self.anchor is not step.sampler_logprobs:
+            return Tally()
+        return mismatch(wide(logprobs), wide(step.sampler_logprobs), self.plan.counts, step.layout, step.lags)
 
     def describe(self, n_forwarded: Callable[[MicroBatch], int]) -> dict[str, float]:
         """Metrics of what counts, what is forwarded (``n_forwarded``: how many tokens of one) and what is skipped."""

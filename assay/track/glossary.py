@@ -23,7 +23,9 @@ AREAS: Mapping[str, str] = MappingProxyType(
         "rollout": "The completions themselves.",
         "update": "The optimizer step and the mathematics behind it.",
         "sft": "Supervised warm-up on given completions (`assay sft`).",
-        "mismatch": "How far the sampler's log-probs are from the trainer's on the same tokens and weights.",
+        "mismatch": "How far the sampler is from the trainer on the tokens that it sampled: precision, kernels and, with "
+        "staleness, older weights. Over the rollouts that are forwarded before the weights move: with a live anchor those "
+        "that have an advantage.",
         "sync": "Handing new weights to the engine.",
         "eval": "Held-out problems, never trained on. Ends named _low and _high bound a 95% interval, over problems.",
         "time": "Where the seconds of a step went. Phases that overlap add up to more than the step.",
@@ -217,7 +219,7 @@ GLOSSARY: tuple[Metric, ...] = (
     Metric(
         "update/ess_sequence",
         "share",
-        "Effective sample size of the sequence weights, over their number.",
+        "Effective sample size of the untruncated sequence weights, over their number.",
         (0.5, inf),
         "At 50% half of the batch says nothing about the present policy.",
     ),
@@ -277,7 +279,58 @@ GLOSSARY: tuple[Metric, ...] = (
         "bfloat16 alone makes about 0.01; float32 about 0.00001.",
     ),
     Metric("mismatch/logprob_abs_max", "nats", "Largest distance of sampler and trainer log-probs of a token."),
-    Metric("mismatch/kl", "nats/token", "KL of the sampler from the trainer.", (-inf, 0.01)),
+    Metric(
+        "mismatch/prob_abs_mean",
+        "probability",
+        "Mean distance of sampler and trainer probabilities of a token.",
+        note="Rare tokens have large distances of log-probs and small ones of probabilities.",
+    ),
+    Metric("mismatch/prob_abs_max", "probability", "Largest distance of sampler and trainer probabilities of a token."),
+    Metric(
+        "mismatch/prob_correlation",
+        "correlation",
+        "Pearson correlation of sampler and trainer probabilities over the step's tokens.",
+        (0.98, inf),
+    ),
+    Metric(
+        "mismatch/kl",
+        "nats/token",
+        "KL(sampler, trainer), the estimate k3: mean of e^x - x - 1 with x = trainer - sampler log-prob.",
+        (-inf, 0.01),
+    ),
+    Metric(
+        "mismatch/kl_k1",
+        "nats/token",
+        "KL(sampler, trainer), the estimate k1: mean of -x.",
+        note="Unbiased as k3 is, and noisier: it may be negative.",
+    ),
+    Metric("mismatch/kl_reverse", "nats/token", "KL(trainer, sampler), the estimate k3: mean of x e^x - e^x + 1."),
+    Metric("mismatch/kl_reverse_k1", "nats/token", "KL(trainer, sampler), the estimate k1: mean of x e^x."),
+    Metric(
+        "mismatch/perplexity_ratio",
+        "ratio",
+        "The trainer's perplexity of the sampled tokens over the sampler's own.",
+        (0.95, 1.05),
+    ),
+    Metric(
+        "mismatch/corrected/*",
+        "as uncorrected",
+        "The same number after correction: over the tokens left, with weight times probability for the sampler's.",
+        note="What the truncation of weights leaves uncorrected; 0 where no weight was truncated.",
+    ),
+    Metric(
+        "mismatch/token_weight/*",
+        "share",
+        "Share of tokens whose log-weight (trainer - sampler log-prob) lies in a bin; an edge belongs below.",
+    ),
+    Metric("mismatch/sequence_weight/*", "share", "The same of rollouts, whose log-weight is their tokens' sum."),
+    Metric(
+        "mismatch/lag/*/share",
+        "share",
+        "Share of tokens whose sampler was so many versions older than the trainer; only where any was older.",
+    ),
+    Metric("mismatch/lag/*/kl", "nats/token", "KL(sampler, trainer) over the tokens of that lag.", "grows with the lag"),
+    Metric("mismatch/lag/*/ess_token", "share", "Effective sample size of their token weights, over their number."),
     # sync
     Metric(
         "sync/probe_gap",

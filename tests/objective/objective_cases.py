@@ -181,7 +181,6 @@ def update(
                 anchor_logprobs=None if live else case.anchor[places],
                 ref_logprobs=case.ref[places],
                 entropy=entropy_of(logprobs),
-                sampler_logprobs=step.sampler_logprobs[places] if live else None,
                 kl_coef=coefficient,
             )
             output.loss.backward()
