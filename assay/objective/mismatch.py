@@ -6,9 +6,9 @@ Of tokens drawn by the sampler, with q its probability of a token, p the trainer
     KL(trainer, sampler)   k1: mean of x e^x         k3: mean of x e^x - e^x + 1
     perplexity ratio       exp(mean of -x): the trainer's perplexity over the sampler's
 
-All four estimates have the KL as expectation; k3 is never negative and less noisy. Where the trainer weighs a token by w
-the sampler is as good as one that had drawn it with probability w q: the same numbers over the tokens that are left, with
-log q + log w for log q, say what a correction has not corrected.
+All four estimates have the KL as expectation; k3 is never negative and less noisy. Where the trainer weighs a token by
+w the sampler is as good as one that had drawn it with probability w q: the same numbers over the tokens that are left,
+with log q + log w for log q, say what a correction has not corrected.
 """
 
 from __future__ import annotations
@@ -133,9 +133,10 @@ def effective_sample_share(logs: Tensor) -> Tensor:
 
 
 def _correlation(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """Pearson's, as numerator and denominator; a denominator of 0 where either does not vary."""
+    """Pearson's, as numerator and denominator; a denominator of 0 where either varies by no more than rounding."""
     a, b = one - one.mean(), other - other.mean()
-    return (a * b).sum(), (a.square().sum() * b.square().sum()).sqrt()
+    varies = (a.abs().max() > 1e-6 * one.mean()) & (b.abs().max() > 1e-6 * other.mean())
+    return (a * b).sum(), (a.square().sum() * b.square().sum()).sqrt() * varies
 
 
 def _shares(by_rollout: Tensor, by_token: Tensor) -> Tally:

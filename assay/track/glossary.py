@@ -23,9 +23,9 @@ AREAS: Mapping[str, str] = MappingProxyType(
         "rollout": "The completions themselves.",
         "update": "The optimizer step and the mathematics behind it.",
         "sft": "Supervised warm-up on given completions (`assay sft`).",
-        "mismatch": "How far the sampler is from the trainer on the tokens that it sampled: precision, kernels and, with "
-        "staleness, older weights. Over the rollouts that are forwarded before the weights move: with a live anchor those "
-        "that have an advantage.",
+        "mismatch": "How far the sampler is from the trainer on the tokens that it sampled: precision, kernels and, "
+        "with staleness, older weights. Over the rollouts that are forwarded before the weights move: with a live anchor "
+        "those that have an advantage.",
         "sync": "Handing new weights to the engine.",
         "eval": "Held-out problems, never trained on. Ends named _low and _high bound a 95% interval, over problems.",
         "time": "Where the seconds of a step went. Phases that overlap add up to more than the step.",
@@ -329,7 +329,9 @@ GLOSSARY: tuple[Metric, ...] = (
         "share",
         "Share of tokens whose sampler was so many versions older than the trainer; only where any was older.",
     ),
-    Metric("mismatch/lag/*/kl", "nats/token", "KL(sampler, trainer) over the tokens of that lag.", "grows with the lag"),
+    Metric(
+        "mismatch/lag/*/kl", "nats/token", "KL(sampler, trainer) over the tokens of that lag.", "grows with the lag"
+    ),
     Metric("mismatch/lag/*/ess_token", "share", "Effective sample size of their token weights, over their number."),
     # sync
     Metric(

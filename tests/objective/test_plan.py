@@ -14,7 +14,6 @@ from objective_naive import Rollouts, rejected_and_weights
 
 from assay.objective.correction import CORRECTIONS
 from assay.objective.layout import Layout
-from assay.objective.mismatch import effective_sample_share
 from assay.objective.objective import (
     advantages,
     anchor_needs_all,
@@ -99,12 +98,6 @@ def test_corrections_and_rejection_are_their_definitions(seed, kind, level, low,
         for name, w in (("sequence", per_rollout), ("token", [math.exp(x) for x in logs.values()])):
             share = sum(w) ** 2 / (len(w) * sum(x * x for x in w))
             assert numbers[f"update/ess_{name}"] == pytest.approx(share)
-
-
-def test_sample_sizes_are_of_untruncated_weights_at_any_scale():
-    assert effective_sample_share(torch.tensor([500.0, 500.0])).item() == 1.0
-    assert effective_sample_share(torch.tensor([0.0, 800.0, -900.0])).item() == pytest.approx(1 / 3)
-    assert effective_sample_share(torch.zeros(0)).item() == 0.0
 
 
 def test_weights_are_clamped_at_twenty():
