@@ -179,6 +179,39 @@ def explain(
     explain_recipe(None if recipe is None else load_recipe(recipe, overrides or []), Console())
 
 
+@app.command()
+def plan(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    gpus: Annotated[int, typer.Option(min=0, max=4096, help="How many; 0: this machine's processor.")] = 0,
+    run: Annotated[
+        str | None, typer.Option("--from", help="Run whose costs and lengths to use, or name in runs.")
+    ] = None,
+    costs: Annotated[Path | None, typer.Option(help="File with costs, as in docs/plan.md.")] = None,
+    device: Annotated[str | None, typer.Option(help="h100, a100, ...: costs from its data sheet.")] = None,
+    parameters: Annotated[float | None, typer.Option(min=1, help="Size of the model, such as 8e9.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Simulate so many steps of each option.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the lengths drawn.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    folder: Annotated[str, typer.Option(help="Where runs lie.")] = "runs",
+) -> None:
+    """Simulate the run on N GPUs: step time, idle shares, staleness, the best split and regime.max_staleness."""
+    import json
+
+    from assay.plan.make import Known, make_plan
+    from assay.plan.report import as_json as plain
+    from assay.plan.report import show as show_plan
+    from assay.recipe.load import load_recipe
+    from assay.view.run_record import locate
+
+    known = Known(locate(run, folder) if run else None, costs, device, parameters)
+    found = make_plan(load_recipe(recipe, overrides or []).recipe, gpus, known, steps=steps, seed=seed)
+    if as_json:
+        print(json.dumps(plain(found), indent=2))
+    else:
+        show_plan(found, Console())
+
+
 @app.command("serve-reward")
 def serve_reward(
     model: Annotated[str, typer.Argument(help="Folder of a sequence classifier, or hub name.", show_default=False)],

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1] / "assay"
-LAYERS = ["data", "rollout", "reward", "objective", "policy", "sync", "track", "loop", "view"]
+LAYERS = ["data", "rollout", "reward", "objective", "policy", "sync", "track", "loop", "view", "plan"]
 FOUNDATION = {"records", "errors", "registry", "recipe", "hardware", "http"}
 ROOT_MODULES = {"cli", "explain", "doctor", "__init__", "__main__"}
 MODULES = sorted(ROOT.rglob("*.py"))

@@ -1,0 +1,177 @@
+"""Costs and workload as a run folder shows them: its metrics say what a step took, its rollout log what it did.
+
+An engine's time in a step is fitted as  a * decoding steps + b * (their rows + prompt tokens)  over the run's steps: a
+prompt token in a prefill needs the arithmetic of a row in a decoding step. How many steps and rows there were follows
+from the lengths and the slots. An update's time is fitted as  fixed + c * forwarded tokens.  The first step, which
+warms up, is left out where there are others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+
+from assay.errors import UserError
+from assay.plan.basis import Basis, Note
+from assay.plan.costs import Costs, DecodeCost, PrefillCost, UpdateCost
+from assay.plan.distribution import Constant
+from assay.plan.engine_model import Answer, EngineModel
+from assay.plan.least_squares import nonnegative
+from assay.plan.terms import Terms, terms_of
+from assay.plan.workload import SeenGroup, SeenWork
+from assay.recipe.load import load_recipe
+from assay.recipe.schema import Recipe
+from assay.track.rollouts import LoggedRollout, read
+from assay.view.run_record import RunRecord, open_run
+
+WORK_NOTES = frozenset({"lengths", "groups with signal"})
+"""The notes that speak of the workload, not of costs."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What an engine did for a step, counted from the lengths."""
+
+    steps: float
+    """Decoding steps."""
+    rows: float
+    """Rows of all of them."""
+    prompt_tokens: int
+    """Prefilled."""
+
+
+def calibrate(folder: Path) -> Basis:
+    """Read a run folder. Raises UserError where it holds too little."""
+    record = open_run(folder)
+    recipe = load_recipe(dict(record.recipe), check=False).recipe
+    groups = logged_groups(folder, recipe)
+    timed = _timed(record, groups)
+    if recipe.regime.max_staleness != 0:
+        raise UserError(f"{folder}: an asynchronous run; measure costs in one with regime.max_staleness=0")
+    terms = terms_of(recipe)
+    decode, prefill = _engine(timed, groups, terms)
+    update = _update(timed, terms)
+    costs = Costs(
+        prefill=prefill,
+        decode=decode,
+        update=update,
+        publish_s=median(row["time/publish"] for row in timed),
+        overhead_s=median(_rest(row) for row in timed),
+        verifier=Constant(value=median(row.get("time/score", 0.0) for row in timed)),
+    )
+    work = SeenWork(groups=[g for step in groups.values() for g in step])
+    return Basis(costs, work, tuple(_notes(record, costs, work, len(timed))), processes=_processes(recipe))
+
+
+def logged_groups(folder: Path, recipe: Recipe) -> dict[int, list[SeenGroup]]:
+    """By step, the groups that the rollout log holds, those without signal that were replaced included.
+
+    Raises UserError for a run without a rollout log.
+    """
+    rows = [*read(folder, phase="train"), *read(folder, phase="unused")]
+    if not rows:
+        raise UserError(f"{folder}: no rollouts are logged; run it with track.rollouts=true")
+    lengths = _prompt_lengths(recipe, {r.prompt for r in rows})
+    groups: dict[tuple[int, int], list[LoggedRollout]] = {}
+    for row in rows:
+        groups.setdefault((row.step, row.admission), []).append(row)
+    found: dict[int, list[SeenGroup]] = {}
+    for (step, _), members in sorted(groups.items()):
+        signal = any(r.advantage for r in members)
+        tokens = [max(1, r.tokens) for r in members]
+        seen = SeenGroup(prompt_tokens=lengths[members[0].prompt], lengths=tokens, signal=signal)
+        found.setdefault(step, []).append(seen)
+    return found
+
+
+def _prompt_lengths(recipe: Recipe, prompts: set[str]) -> Mapping[str, int]:
+    """Tokens of each prompt; the log keeps their text, which holds the chat template already."""
+    from assay.loop.folder import model_place
+    from assay.policy.model import load_tokenizer
+
+    tokenizer = load_tokenizer(model_place(recipe.model.path), recipe.model)
+    return {p: max(1, len(tokenizer(p, add_special_tokens=False)["input_ids"])) for p in prompts}
+
+
+def _timed(record: RunRecord, groups: Mapping[int, Sequence[SeenGroup]]) -> list[Mapping[str, float]]:
+    """The metrics of the steps that are whole and logged, the first left out where there are three or more."""
+    needed = ("time/generate", "time/update", "time/publish", "time/step", "update/tokens_forwarded")
+    rows = [r for r in record.metrics if int(r["step"]) in groups and all(r.get(n) is not None for n in needed)]
+    if not rows:
+        raise UserError(f"{record.folder}: no step with its times and rollouts is logged; let it run for a few steps")
+    return list(rows[1:] if len(rows) > 2 else rows)
+
+
+def effort(groups: Sequence[SeenGroup], slots: int) -> Effort:
+    """What an engine of so many slots does for these groups, when all are there from the start."""
+    costs = Costs(decode=DecodeCost(steps={1: 1.0}), update=UpdateCost())
+    engine, now = EngineModel(costs, slots), 0.0
+    answers = [
+        Answer(number, i, group.prompt_tokens, n)
+        for number, group in enumerate(groups)
+        for i, n in enumerate(group.lengths)
+    ]
+    engine.submit(answers, now)
+    while engine.next != float("inf"):
+        now = engine.next
+        engine.advance(now)
+    return Effort(engine.busy["decode"], engine.row_seconds, sum(g.prompt_tokens for g in groups))
+
+
+def _engine(
+    timed: Sequence[Mapping[str, float]], groups: Mapping[int, Sequence[SeenGroup]], terms: Terms
+) -> tuple[DecodeCost, PrefillCost]:
+    did = [effort(groups[int(row["step"])], terms.slots) for row in timed]
+    features = [[e.steps, e.rows + e.prompt_tokens] for e in did]
+    a, b = nonnegative(features, [row["time/generate"] for row in timed])
+    rows = (1, max(2, terms.slots))
+    return DecodeCost(steps={r: max(1e-9, a + b * r) for r in rows}), PrefillCost(per_token_s=b)
+
+
+def _update(timed: Sequence[Mapping[str, float]], terms: Terms) -> UpdateCost:
+    """A forward pass alone is taken to cost a third of a pass forward and backward."""
+    weight = terms.epochs + terms.scored_passes / 3
+    features = [[1.0, row["update/tokens_forwarded"] * weight] for row in timed]
+    fixed, each = nonnegative(features, [row["time/update"] for row in timed])
+    return UpdateCost(fixed_s=fixed, per_token_s=each, scored_token_s=each / 3)
+
+
+def _rest(row: Mapping[str, float]) -> float:
+    named = sum(
+        row.get(f"time/{phase}") or 0.0
+        for phase in ("generate", "score", "update", "publish", "evaluate", "checkpoint")
+    )
+    return max(0.0, row["time/step"] - named)
+
+
+def _processes(recipe: Recipe) -> int:
+    """How many processes shared the machine; 0 on an accelerator."""
+    import torch
+
+    device = recipe.model.device
+    on_cpu = device.startswith("cpu") or (device == "auto" and not torch.cuda.is_available())
+    return 0 if not on_cpu else 2 if recipe.rollout.process == "own" else 1
+
+
+def _notes(record: RunRecord, costs: Costs, work: SeenWork, steps: int) -> list[Note]:
+    lengths = sorted(n for g in work.groups for n in g.lengths)
+    p95 = lengths[min(len(lengths) - 1, int(0.95 * len(lengths)))]
+    where = f"{steps} step{'s' * (steps != 1)} of {record.name}"
+    points = ", ".join(f"{1000 * s:.3g} ms for {r}" for r, s in sorted(costs.decode.steps.items()))
+    signal = fmean(g.signal for g in work.groups)
+    return [
+        Note("lengths", f"{len(lengths):,} answers, mean {fmean(lengths):,.0f}, p95 {p95:,} tokens", "measured", where),
+        Note("groups with signal", f"{signal:.0%}", "measured", where),
+        Note("a decoding step", f"{points} rows", "measured", "fitted to the seconds of generation"),
+        Note(
+            "update",
+            f"{costs.update.fixed_s:.2g} s and {1e3 * costs.update.per_token_s:.3g} ms a token",
+            "measured",
+            "fitted to the seconds of updates",
+        ),
+        Note("publish", f"{costs.publish_s:.2g} s, probe included", "measured", where),
+        Note("a verdict", f"{1000 * costs.verifier.mean:.2g} ms", "measured", "the wait for a step's last verdicts"),
+        Note("beside the phases", f"{costs.overhead_s:.2g} s a step", "measured", where),
+    ]

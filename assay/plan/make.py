@@ -1,0 +1,68 @@
+"""From a recipe and what is known of its costs to a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from assay.errors import UserError
+from assay.plan.basis import Basis
+from assay.plan.calibrate import WORK_NOTES, calibrate
+from assay.plan.costs_file import read_costs, with_work
+from assay.plan.devices import device
+from assay.plan.presets import device_costs, preset_work
+from assay.plan.search import Plan, search
+from assay.plan.shape import ModelShape, shape_of, shape_of_size
+from assay.plan.terms import terms_of
+from assay.recipe.schema import Recipe
+
+
+@dataclass(frozen=True)
+class Known:
+    """Where costs and lengths come from."""
+
+    run: Path | None = None
+    """A run folder: its lengths; its costs too, unless a device or a file says others."""
+    costs: Path | None = None
+    """A costs file."""
+    device: str | None = None
+    """A device of the table, or ``cpu``."""
+    parameters: float | None = None
+    """Size of the model, where its config is out of reach or another size is meant."""
+
+
+def make_plan(recipe: Recipe, gpus: int, known: Known, *, steps: int | None = None, seed: int = 0) -> Plan:
+    """Simulate the recipe on ``gpus`` GPUs (0: on this machine's processor) in every split and regime.
+
+    Raises UserError for sources that contradict each other, or hold too little.
+    """
+    return search(basis(recipe, gpus, known), terms_of(recipe), gpus, steps=steps, seed=seed)
+
+
+def basis(recipe: Recipe, gpus: int, known: Known) -> Basis:
+    """Costs and workload: of the file, else of the device, else of the run, else guesses for a common device."""
+    if known.costs and (known.device or known.parameters):
+        raise UserError("--costs says what everything costs; --device and --parameters are for plans without it")
+    run = calibrate(known.run) if known.run else None
+    if known.costs:
+        work, notes = preset_work(recipe)
+        file = read_costs(known.costs)
+        guessed = Basis(file.costs, work, tuple(notes))
+        return with_work(file, known.costs, _work_only(run) if run else guessed)
+    if run and not (known.device or known.parameters):
+        return run
+    name = known.device or ("h100" if gpus else "cpu")
+    costs, priced = device_costs(recipe, _shape(recipe, known), device(name))
+    work, notes = (run.work, list(_work_only(run).notes)) if run else preset_work(recipe)
+    return Basis(costs, work, (*priced, *notes), processes=1 if name == "cpu" else 0)
+
+
+def _work_only(run: Basis) -> Basis:
+    """A run's lengths, without what it says of costs."""
+    return replace(run, notes=tuple(n for n in run.notes if n.what in WORK_NOTES))
+
+
+def _shape(recipe: Recipe, known: Known) -> ModelShape:
+    if known.parameters:
+        return shape_of_size(known.parameters, recipe.model.lora.rank if recipe.model.lora else None)
+    return shape_of(recipe.model)

@@ -1,0 +1,89 @@
+"""Every split of the GPUs under every bound on staleness, simulated on the same groups; the best and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from assay.plan.basis import Basis
+from assay.plan.layout import Layout, layouts
+from assay.plan.simulation import simulate
+from assay.plan.tally import Prediction
+from assay.plan.terms import Terms
+
+STALENESS: tuple[int | None, ...] = (0, 1, 2, 4, None)
+"""The bounds that are tried."""
+WORTH = 0.05
+"""A staler regime has to save this share of the step to be preferred."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to run, and what is predicted of it."""
+
+    layout: Layout
+    max_staleness: int | None
+    prediction: Prediction
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that was tried, and what to take."""
+
+    options: tuple[Option, ...]
+    best: Option
+    """The least stale of those whose step is within `WORTH` of the shortest."""
+    fastest: Option
+    basis: Basis
+    terms: Terms
+    gpus: int
+
+
+def search(basis: Basis, terms: Terms, gpus: int, *, steps: int | None = None, seed: int = 0) -> Plan:
+    """Simulate every option. Without GPUs: one process for both sides, or one for each.
+
+    ``steps``: of each option; absent, as many as make 8,000 answers, between 12 and 60.
+
+    Raises UserError where the model fits on no split of them.
+    """
+    places = layouts(gpus, basis.costs) if gpus else processes(basis.processes)
+    steps = steps or min(60, max(12, 8000 // (terms.prompts_per_step * terms.group_size)))
+    options = []
+    for layout in places:
+        for eta in dict.fromkeys((*STALENESS, terms.max_staleness)):
+            if eta != 0 and layout.shared:
+                continue
+            tried = replace(terms, max_staleness=eta, max_groups=_max_groups(terms, eta))
+            found = simulate(basis.costs, basis.work, tried, layout, steps=steps, seed=seed)
+            options.append(Option(layout, eta, found))
+    fastest = min(options, key=lambda o: o.prediction.step_s)
+    return Plan(tuple(options), recommended(options), fastest, basis, terms, gpus)
+
+
+def recommended(options: Sequence[Option]) -> Option:
+    """The least stale option within `WORTH` of the shortest step; of those equally stale, the quickest."""
+    limit = min(o.prediction.step_s for o in options) * (1 + WORTH)
+    near = [o for o in options if o.prediction.step_s <= limit]
+    return min(near, key=lambda o: (_bound(o.max_staleness), o.prediction.step_s))
+
+
+def processes(measured: int) -> list[Layout]:
+    """The two ways of a machine without GPUs, of which ``measured`` processes had the cores when costs were measured.
+
+    Two processes that work at once have half of the cores each; costs are taken to double. (Threads scale worse than
+    that on small models, so it errs to the slow side.)
+    """
+    one, two = {0: (1.0, 1.0), 1: (1.0, 0.5), 2: (2.0, 1.0)}[measured]
+    return [
+        Layout(1, 1, shared=True, unit="process", speed=one),
+        Layout(1, 1, shared=False, unit="process", speed=two),
+    ]
+
+
+def _max_groups(terms: Terms, eta: int | None) -> int | None:
+    """Without a bound on staleness there must be one on groups: the recipe's, or four batches."""
+    return terms.max_groups or (4 * terms.prompts_per_step if eta is None else None)
+
+
+def _bound(eta: int | None) -> float:
+    return float("inf") if eta is None else eta
