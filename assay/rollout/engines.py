@@ -29,8 +29,23 @@ def native_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
         dtype=getattr(torch, generation_dtype(recipe)),
         max_running=recipe.rollout.max_running,
         deterministic=recipe.run.deterministic,
-        kv=recipe.regime.kv,
     )
+
+
+@engines.register("vllm")
+def vllm_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
+    """vLLM in the trainer's process tree (see :mod:`assay.rollout.vllm`)."""
+    from assay.rollout.vllm.factory import embedded_engine
+
+    return embedded_engine(recipe, model, tokenizer)
+
+
+@engines.register("vllm_server")
+def vllm_server(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
+    """vLLM servers, started here or running already (see :mod:`assay.rollout.vllm`)."""
+    from assay.rollout.vllm.factory import server_engines
+
+    return server_engines(recipe, model, tokenizer)
 
 
 def make_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:

@@ -1,0 +1,319 @@
+"""The engine over vLLM: answers in slots, each a stream of pieces; weights published between two of vLLM's steps.
+
+An answer is asked for by itself, not with its siblings: vLLM's prefix cache forwards the shared prompt once, and every
+answer keeps its own seed, can be cancelled and can go on behind what it holds. A publish pauses vLLM, sends the
+weights and resumes: running answers keep their tokens and log-probs, and their keys and values are computed anew
+(``regime.kv: keep`` leaves them). The prefix cache starts empty with each version.
+
+What fails is bounded: an answer whose stream breaks is asked for again, behind the tokens it has, `RETRIES` times; a
+vLLM that is gone, or silent for ``timeout_s`` with answers running, ends the engine with an AssayError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from typing import Any
+
+from assay.errors import AssayError, UserError
+from assay.records import Rollout
+from assay.rollout.engine import Limits, Request, Stats
+from assay.rollout.vllm.answer import Answer
+from assay.rollout.vllm.port import Port, PortError, Refused
+from assay.rollout.vllm.transfer import Transfer
+
+RETRIES = 2
+"""How often an answer is asked for again after its stream broke."""
+
+
+class VllmEngine:
+    """An :class:`~assay.rollout.engine.Engine` over a `Port`."""
+
+    def __init__(
+        self,
+        port: Port,
+        transfer: Transfer | None,
+        tokenizer: Any,
+        *,
+        stop: frozenset[int],
+        limits: Limits,
+        path: str,
+        timeout_s: float = 300.0,
+        keep_cache: bool = False,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``transfer`` None: the weights are fixed, and a publish only counts.
+
+        ``stop``: ids that end an answer. ``keep_cache``: running answers keep keys and values of old weights.
+        ``on_close`` is called last.
+        """
+        self._port = port
+        self._transfer = transfer
+        self._tokenizer = tokenizer
+        self._stop = stop
+        self._limits = limits
+        self._path = path
+        self._timeout = timeout_s
+        self._keep_cache = keep_cache
+        self._on_close = on_close
+        self._version = 0
+        self._waiting: deque[Answer] = deque()
+        self._running: dict[Answer, asyncio.Task[None]] = {}
+        self._done: deque[tuple[int, Rollout]] = deque()
+        self._news = asyncio.Event()
+        self._consumed = False
+        self._publishing = False
+        self._asleep = False
+        self._failure: AssayError | None = None
+        self._heard = time.monotonic()
+        self._stats = Stats()
+
+    @property
+    def version(self) -> int:
+        """The policy version that tokens sampled from now on carry."""
+        return self._version
+
+    @property
+    def path(self) -> str:
+        """How answers are made, in words."""
+        return self._path
+
+    @property
+    def limits(self) -> Limits:
+        """What fits."""
+        return self._limits
+
+    @property
+    def stats(self) -> Stats:
+        """What was done so far; vLLM tells nothing of steps and padding."""
+        return self._stats
+
+    async def submit(self, request: Request) -> None:
+        """Queue a request, or start it where there is a slot.
+
+        Raises UserError when the prompt is empty or leaves no room in the context, AssayError when the engine is gone.
+        """
+        self._raise_failure()
+        if self._asleep:
+            raise RuntimeError("the engine sleeps: publish the weights first")
+        room = self._room(request)
+        held = sum(len(segment.token_ids) for segment in request.begun)
+        answers = [Answer(request, request.first_index + i, room - held) for i in range(request.n)]
+        self._stats = replace(
+            self._stats,
+            prefill_tokens=self._stats.prefill_tokens + len(request.prompt.token_ids) + held,
+            prefilled=self._stats.prefilled + 1,
+        )
+        for answer in answers:
+            if answer.room <= 0:
+                answer.finish = "length"
+                self._retire(answer)
+            elif request.urgent:
+                self._start(answer)
+            else:
+                self._waiting.append(answer)
+        self._fill()
+
+    async def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
+        """Yield (request id, rollout) as rollouts finish; ends when nothing is in flight. One consumer at a time.
+
+        Raises AssayError when vLLM is gone, or silent for too long while it has answers to make.
+        """
+        if self._consumed:
+            raise RuntimeError("finished() is already being consumed")
+        self._consumed, self._heard = True, time.monotonic()
+        try:
+            while True:
+                while self._done:
+                    yield self._done.popleft()
+                self._raise_failure()
+                if not self._running and not self._waiting:
+                    return
+                self._news.clear()
+                await self._wait()
+        finally:
+            self._consumed = False
+
+    async def cancel(self, request_id: int) -> None:
+        """End the request's unfinished rollouts as ``cancelled``, tokens kept; ``finished()`` yields them."""
+        for answer in [a for a in self._waiting if a.request.id == request_id]:
+            self._waiting.remove(answer)
+            answer.finish = "cancelled"
+            self._retire(answer)
+        for answer, task in list(self._running.items()):
+            if answer.request.id == request_id and not answer.cancelled:
+                answer.cancelled = True
+                try:
+                    await self._port.abort(answer.name)
+                except PortError:
+                    task.cancel()  # what is there is kept
+
+    async def partials(self) -> list[tuple[int, Rollout]]:
+        """What the unfinished rollouts hold so far, those that wait included; they run on."""
+        unfinished = [*self._running, *self._waiting]
+        return [(a.request.id, a.rollout(self._text)) for a in unfinished if a.finish is None]
+
+    async def publish(self, version: int) -> None:
+        """Send the policy's present weights, and sample from them as ``version`` from the next token on.
+
+        Raises UserError when vLLM refuses its arguments, AssayError when it is gone or did not take the weights.
+        """
+        self._raise_failure()
+        self._publishing = True
+        try:
+            await self._port.ready()
+            if self._transfer is not None:
+                await self._send(self._transfer, version)
+        except (PortError, AssayError) as error:
+            failure = error if isinstance(error, AssayError) else AssayError(f"publishing version {version}: {error}")
+            self._fail(failure)
+            raise failure from error
+        finally:
+            self._publishing, self._heard = False, time.monotonic()
+        self._version = version
+
+    async def sleep(self) -> None:
+        """Free weights and cache until the next publish, where vLLM can; RuntimeError with answers in flight."""
+        if self._running or self._waiting:
+            raise RuntimeError("answers are in flight: drain finished() before sleep()")
+        if self._asleep or self._transfer is None or not self._port.sleeps:
+            return
+        try:
+            await self._port.sleep()
+        except PortError as error:
+            raise AssayError(f"vLLM could not be put to sleep: {error}") from error
+        self._asleep = True
+
+    async def close(self) -> None:
+        """End what runs, stop a vLLM of our own, free what was sent."""
+        tasks = list(self._running.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._waiting.clear()
+        try:
+            if self._transfer is not None:
+                await self._transfer.close()
+        finally:
+            await self._port.close()
+            self._on_close()
+
+    async def _send(self, transfer: Transfer, version: int) -> None:
+        """Pause, weights, resume; a sleeping engine is woken on the way."""
+        await transfer.prepare(version)
+        if self._asleep:
+            await self._port.wake("weights")
+        else:
+            await self._port.pause(clear_cache=not self._keep_cache)
+        await transfer.send(self._port, version)
+        if self._asleep:
+            await self._port.wake("kv_cache")
+            self._asleep = False
+        await self._port.resume()
+
+    def _room(self, request: Request) -> int:
+        """Tokens that the answer may have in all, those begun included."""
+        length, context = len(request.prompt.token_ids), self._limits.context
+        if length == 0:
+            raise UserError(f"prompt {request.prompt.id} ({request.prompt.source}) has no tokens")
+        if context is None:
+            return request.sampling.max_tokens
+        if length >= context:
+            raise UserError(
+                f"prompt {request.prompt.id} ({request.prompt.source}) has {length} tokens and vLLM's context is "
+                f"{context}: lower data.max_prompt_tokens, or raise max_model_len in rollout.options"
+            )
+        return min(request.sampling.max_tokens, context - length)
+
+    def _fill(self) -> None:
+        """Start waiting answers in free slots; urgent ones take none."""
+        taken = sum(not answer.request.urgent for answer in self._running)
+        while self._waiting and taken < self._limits.max_running:
+            self._start(self._waiting.popleft())
+            taken += 1
+
+    def _start(self, answer: Answer) -> None:
+        if not self._running:
+            self._heard = time.monotonic()
+        self._running[answer] = asyncio.create_task(self._follow(answer))
+
+    async def _follow(self, answer: Answer) -> None:
+        """Take an answer's pieces to its end, asking again where the stream breaks."""
+        try:
+            while answer.finish is None and self._failure is None:
+                try:
+                    await self._stream(answer)
+                except Refused as error:
+                    self._fail(AssayError(f"vLLM refused a request: {error}"))
+                except PortError as error:
+                    await self._broken(answer, error)
+        except asyncio.CancelledError:
+            answer.finish = "cancelled"
+        finally:
+            self._running.pop(answer, None)
+            if answer.finish is not None:
+                self._retire(answer)
+            if self._failure is None:
+                self._fill()
+            self._news.set()
+
+    async def _stream(self, answer: Answer) -> None:
+        """One ask. Raises PortError when it breaks off, or ends without a finish."""
+        await self._port.ready()
+        async with aclosing(self._port.pieces(answer.ask(self._stop, f"version-{self._version}"))) as pieces:  # type: ignore[type-var]
+            async for piece in pieces:
+                self._heard = time.monotonic()
+                sound = answer.take(piece, self._version)
+                if not sound or (answer.cancelled and answer.finish is None):
+                    with suppress(PortError):  # also where the first abort came before the request was there
+                        await self._port.abort(answer.name)
+                if answer.finish is not None:
+                    return
+        raise PortError("the stream ended before the answer did")
+
+    async def _broken(self, answer: Answer, error: PortError) -> None:
+        """An ask failed: again, or ``error``; where vLLM itself is gone the engine ends."""
+        if answer.cancelled:
+            answer.finish = "cancelled"
+        elif not await self._port.alive():
+            self._fail(AssayError(f"vLLM is gone: {error}"))
+        elif answer.attempts >= RETRIES:
+            answer.finish = "error"
+        else:
+            answer.attempts += 1
+
+    def _retire(self, answer: Answer) -> None:
+        self._stats = replace(
+            self._stats,
+            generated_tokens=self._stats.generated_tokens + len(answer.tokens),
+            decode_rows=self._stats.decode_rows + max(len(answer.tokens) - 1, 0),
+        )
+        self._done.append((answer.request.id, answer.rollout(self._text)))
+        self._news.set()
+
+    async def _wait(self) -> None:
+        """Wait for news, as long as vLLM is not silent for too long."""
+        left = self._heard + self._timeout - time.monotonic()
+        try:
+            await asyncio.wait_for(self._news.wait(), max(left, 0.0) + 0.01)
+        except TimeoutError:
+            silent = time.monotonic() - self._heard
+            if silent >= self._timeout and not self._publishing:
+                n = len(self._running)
+                self._fail(AssayError(f"vLLM was silent for {silent:.0f} s with {n} answers running: taken for dead"))
+
+    def _fail(self, failure: AssayError) -> None:
+        """The engine is gone; whoever waits is told."""
+        self._failure = self._failure or failure
+        self._news.set()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _text(self, tokens: list[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)

@@ -1,0 +1,82 @@
+"""What the vLLM engines of one run share: model, tokenizer, the shelf of weights, and how an engine is put together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from assay.recipe.derived import generation_dtype
+from assay.recipe.schema import Recipe
+from assay.rollout.engine import Limits
+from assay.rollout.native import stop_tokens
+from assay.rollout.vllm.arguments import context_of
+from assay.rollout.vllm.engine import VllmEngine
+from assay.rollout.vllm.port import Port
+from assay.rollout.vllm.transfer import SHARED_MEMORY, DeviceTransfer, FileTransfer, Kind, Shelf, Transfer
+from assay.rollout.weights import causal_lm_of
+
+
+@dataclass
+class Workshop:
+    """Puts engines together."""
+
+    recipe: Recipe
+    model: Any
+    """The trainer's module, adapters on it or not."""
+    tokenizer: Any
+    shelf: Shelf | None = None
+    """Made when the first engine wants it."""
+
+    @property
+    def causal_lm(self) -> Any:
+        """The Hugging Face model itself."""
+        return causal_lm_of(self.model)
+
+    @property
+    def device(self) -> str:
+        """The trainer's."""
+        return str(next(self.model.parameters()).device)
+
+    @property
+    def width(self) -> int:
+        """Workers that a vLLM of ours is spread over."""
+        options = {name.replace("-", "_"): value for name, value in self.recipe.rollout.options.items()}
+        return int(options.get("tensor_parallel_size", 1)) * int(options.get("pipeline_parallel_size", 1))
+
+    def engine(
+        self,
+        port: Port,
+        kind: Kind,
+        path: str,
+        *,
+        width: int,
+        context: int | None = None,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> VllmEngine:
+        """An engine over ``port`` that is given weights by ``kind``."""
+        rollout = self.recipe.rollout
+        return VllmEngine(
+            port,
+            self._transfer(kind, width),
+            self.tokenizer,
+            stop=stop_tokens(self.causal_lm, self.tokenizer),
+            limits=Limits(context or context_of(self.recipe, self.causal_lm), rollout.max_running),
+            path=f"{path}, weights by {kind}",
+            timeout_s=rollout.timeout_s,
+            keep_cache=self.recipe.regime.kv == "keep",
+            on_close=on_close,
+        )
+
+    def _transfer(self, kind: Kind, width: int) -> Transfer:
+        dtype = getattr(torch, generation_dtype(self.recipe))
+        if kind == "nccl" or kind == "ipc":
+            return DeviceTransfer(self.model, dtype, kind, width, os.environ.get("MASTER_ADDR", "127.0.0.1"))
+        if self.shelf is None:
+            folder = SHARED_MEMORY if kind == "shared_memory" else Path(self.recipe.run.folder).resolve()
+            self.shelf = Shelf(self.model, dtype, kind, folder)
+        return FileTransfer(self.shelf)
