@@ -13,6 +13,7 @@ import torch
 from assay.loop.source import Harvest
 from assay.recipe.derived import WATCH
 from assay.records import Group, Rollout, Verdict, is_right, share
+from assay.rollout.engine import Stats
 from assay.track.text import count_numbers
 
 
@@ -29,7 +30,12 @@ def harvest_metrics(harvest: Harvest) -> dict[str, float]:
         | _reward_metrics([v for _, v in pairs], [v for g in harvest.replaced for v in g.verdicts])
         | _rollout_metrics(harvest.generated, pairs)
         | {"rollout/retried": harvest.retried}
+        | _kv_metrics(harvest.sampling)
     )
+
+
+def _kv_metrics(stats: Stats) -> dict[str, float]:
+    return {"mismatch/kv_gap": stats.kv_gap / stats.kv_measured} if stats.kv_measured else {}
 
 
 def _group_metrics(harvest: Harvest) -> dict[str, float]:

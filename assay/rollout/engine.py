@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from assay.errors import AssayError
+from assay.errors import AssayError, UserError
 from assay.records import Prompt, Rollout, Segment
 
 if TYPE_CHECKING:
@@ -78,13 +78,18 @@ class Stats:
     """Cache positions read by all decoding forwards, rows times longest row."""
     attended_padding: int = 0
     """Of those, the ones behind the end of a row shorter than the longest."""
+    kv_measured: int = 0
+    """Publishes after which an answer's next token was also predicted from keys and values computed anew, where they
+    are kept (``regime.kv: keep``)."""
+    kv_gap: float = 0.0
+    """Sum over those of KL(from the kept ones || from new ones), nats."""
 
     def since(self, earlier: Stats) -> Stats:
         """What was added to ``earlier``.
 
         >>> Stats(steps=9, decode_rows=70).since(Stats(steps=7, decode_rows=50))
         Stats(generated_tokens=0, prefill_tokens=0, prefilled=0, padded_tokens=0, restored=0, steps=2, \
-decode_rows=20, attended=0, attended_padding=0)
+decode_rows=20, attended=0, attended_padding=0, kv_measured=0, kv_gap=0.0)
         """
         return Stats(*(now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)))
 
@@ -149,6 +154,18 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Stop, and free what is held."""
         ...
+
+
+def check_prompt(prompt: Prompt, context: int | None) -> None:
+    """Raise UserError when a prompt is empty, or leaves no room for an answer in the context."""
+    length = len(prompt.token_ids)
+    if length == 0:
+        raise UserError(f"prompt {prompt.id} ({prompt.source}) has no tokens")
+    if context is not None and length >= context:
+        raise UserError(
+            f"prompt {prompt.id} ({prompt.source}) has {length} tokens and the model's context is {context}: "
+            "lower data.max_prompt_tokens, or use a model with a longer context"
+        )
 
 
 def sampling_of(rollout: RolloutRecipe, *, greedy: bool = False) -> Sampling:

@@ -29,6 +29,7 @@ def native_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
         dtype=getattr(torch, generation_dtype(recipe)),
         max_running=recipe.rollout.max_running,
         deterministic=recipe.run.deterministic,
+        kv=recipe.regime.kv,
     )
 
 

@@ -17,30 +17,33 @@ mode only to abandon a round.) Outside it, requests submitted during a round joi
 What is sampled from changes at ``publish`` only. With ``snapshot`` False and equal precision the engine reads
 the trainer's own tensors where it can: no step may run between the optimizer's writing them and the publish, so
 drain ``finished()`` before updating. Answers running at a publish keep tokens and log-probs, and their keys and
-values are computed anew.
+values are computed anew; with ``kv: keep`` they are kept too, which is cheaper and not what the new weights would have
+computed. How far off that is gets measured once after each publish (`Stats.kv_gap`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from assay.errors import UserError
 from assay.records import Rollout
-from assay.rollout.cache import Prefix
-from assay.rollout.engine import Limits, Request, Stats
+from assay.rollout.engine import Limits, Request, Stats, check_prompt
 from assay.rollout.sampling import sample
 from assay.rollout.scheduler import Scheduler
 from assay.rollout.seeds import uniforms
 from assay.rollout.selfcheck import prepare
 from assay.rollout.sequence import Sequence
 from assay.rollout.weights import causal_lm_of
+
+Heard = Callable[[list[Sequence]], None]
+"""Told of the sequences that have just been given a token each."""
 
 PASSES = 8
 """Turns of the event loop after a step: enough for a finished rollout to reach its verifier, and for a verdict back."""
@@ -70,13 +73,16 @@ class NativeEngine:
         deterministic: bool = False,
         snapshot: bool = False,
         stop: frozenset[int] | None = None,
+        kv: Literal["recompute", "keep"] = "recompute",
+        heard: Heard | None = None,
     ) -> None:
         """Raises UserError for an architecture that the engine cannot serve.
 
         ``dtype``: precision of generation, absent the model's own; int8: 8-bit matrices (see
         :mod:`assay.rollout.projection`). ``max_running``: answers at once.
         ``prefill_tokens``: most positions of one prefill. ``snapshot``: sample from a copy even at equal
-        precision. ``stop``: ids that end an answer, absent those of the model and its tokenizer.
+        precision. ``stop``: ids that end an answer, absent those of the model and its tokenizer. ``kv``: what becomes
+        of running answers' keys and values at a publish. ``heard``: see `Heard`.
         """
         self._runner = prepare(model, prefill_tokens, dtype, snapshot)
         self._network = self._runner.network
@@ -89,7 +95,8 @@ class NativeEngine:
         self._deterministic = deterministic
         self._inbox: deque[Request] = deque()
         self._done: deque[tuple[int, Rollout]] = deque()
-        self._prefix: Prefix | None = None
+        self._kv, self._heard = kv, heard
+        self._aged: Sequence | None = None
         self._version = 0
         self._generated = 0
         self._news: asyncio.Event | None = None
@@ -123,14 +130,7 @@ class NativeEngine:
 
     async def submit(self, request: Request) -> None:
         """Queue a request. Raises UserError when its prompt is empty or leaves no room in the context."""
-        length, context = len(request.prompt.token_ids), self._limits.context
-        if length == 0:
-            raise UserError(f"prompt {request.prompt.id} ({request.prompt.source}) has no tokens")
-        if context is not None and length >= context:
-            raise UserError(
-                f"prompt {request.prompt.id} ({request.prompt.source}) has {length} tokens and the model's "
-                f"context is {context}: lower data.max_prompt_tokens, or use a model with a longer context"
-            )
+        check_prompt(request.prompt, self._limits.context)
         self._inbox.append(request)
 
     async def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
@@ -170,9 +170,10 @@ class NativeEngine:
             self._news.set()
 
     async def partials(self) -> list[tuple[int, Rollout]]:
-        """What the unfinished rollouts hold so far, those that wait included."""
+        """What the unfinished rollouts hold so far, those that wait included, and those nobody has seen yet."""
         self._open_inbox()
-        return self._records([*self._scheduler.running, *self._scheduler.waiting])
+        unseen = [(i, replace(r, finish="cancelled")) for i, r in self._done if r.finish in ("stop", "length")]
+        return unseen + self._records([*self._scheduler.running, *self._scheduler.waiting])
 
     async def publish(self, version: int) -> None:
         """Sample from the trainer's present weights, as ``version``, from the next token on.
@@ -190,7 +191,6 @@ class NativeEngine:
         if self._asleep:
             return
         self._asleep = True
-        self._prefix = None
         self._runner.clear()
         self._network.release()
 
@@ -198,7 +198,6 @@ class NativeEngine:
         """Stop after the step in progress and free the cache."""
         self._stopping = True
         self._runner.clear()
-        self._prefix = None
 
     async def _drive(self, news: asyncio.Event) -> None:
         """Step until nothing is in flight; the event loop has its turn after each step."""
@@ -217,9 +216,11 @@ class NativeEngine:
         """Queue what was submitted."""
         requests = [self._inbox.popleft() for _ in range(len(self._inbox))]
         if self._deterministic:
-            requests.sort(key=lambda r: (r.id, r.first_index))
+            requests.sort(key=lambda r: (not r.urgent, r.id, r.first_index))
         for request in requests:
-            self._scheduler.add(self._sequences(request))
+            sequences = self._sequences(request)
+            self._scheduler.add(s for s in sequences if not s.finish)
+            self._done.extend(self._records([s for s in sequences if s.finish]))
 
     def _sequences(self, request: Request) -> list[Sequence]:
         room = request.sampling.max_tokens
@@ -227,14 +228,18 @@ class NativeEngine:
             room = min(room, self._limits.context - len(request.prompt.token_ids))
         name = (request.seed, request.id, request.prompt.id)
         indices = range(request.first_index, request.first_index + request.n)
-        return [Sequence(request, i, uniforms(*name, i, room)) for i in indices]
+        return [Sequence(request, i, uniforms(*name, i, room)).begin(self._stop) for i in indices]
 
     def _publish(self, version: int) -> None:
         self._network.refresh()
         self._asleep = False
-        self._prefix = None
-        for sequence in self._scheduler.running:
-            sequence.cached = 0
+        self._runner.forget()
+        running = self._scheduler.running
+        if self._kv == "keep":
+            self._aged = max(running, key=lambda s: s.cached, default=None)
+        else:
+            for sequence in running:
+                sequence.cached = 0
         self._version = version
 
     def _cancel(self, request_id: int) -> list[tuple[int, Rollout]]:
@@ -253,42 +258,18 @@ class NativeEngine:
             cold = [slot for slot, s in enumerate(running) if s.cached == 0]
             if cold:
                 rows = [running[slot] for slot in cold]
-                self._take(rows, self._fill(rows, cold))
+                self._take(rows, self._runner.fill(rows, cold, self._scheduler.next_up))
                 finished += self._retire()
             if running:
-                self._take(running, self._runner.decode(running))
+                logits = self._runner.decode(running)
+                if self._aged is not None:
+                    self._measure(self._aged, logits)
+                self._take(running, logits)
                 finished += self._retire()
         return self._records(finished)
 
     def _records(self, sequences: list[Sequence]) -> list[tuple[int, Rollout]]:
         return [(s.request.id, s.rollout(self._text)) for s in sequences]
-
-    def _fill(self, rows: list[Sequence], slots: list[int]) -> Tensor:
-        """Logits (S, V) of rows that enter a slot: from the stored prefix where it fits, else by prefill."""
-        stored = self._prefix.token_ids if self._prefix else None
-        known = [i for i, s in enumerate(rows) if s.everything() == stored]
-        unknown = [i for i in range(len(rows)) if i not in set(known)]
-        parts: list[Tensor] = []
-        if known and self._prefix:
-            parts.append(self._runner.restore(self._prefix, [rows[i] for i in known], [slots[i] for i in known]))
-        if unknown:
-            parts.append(self._runner.prefill([rows[i] for i in unknown], [slots[i] for i in unknown]))
-        order = torch.tensor(known + unknown).argsort()
-        logits = torch.cat(parts)[order.to(parts[0].device)]
-        self._keep_prefix(rows, slots, logits)
-        return logits
-
-    def _keep_prefix(self, rows: list[Sequence], slots: list[int], logits: Tensor) -> None:
-        """Keep the prompt aside that the next in the queue needs; the queue is in order, so one is enough."""
-        wanted = self._scheduler.waiting[0].everything() if self._scheduler.waiting else None
-        if self._prefix and self._prefix.token_ids != wanted:
-            self._prefix = None
-        if wanted is None or self._prefix:
-            return
-        for row, (sequence, slot) in enumerate(zip(rows, slots, strict=True)):
-            if sequence.everything() == wanted:
-                self._prefix = self._runner.cache.save(slot, wanted, logits[row])
-                return
 
     def _take(self, rows: list[Sequence], logits: Tensor) -> None:
         """Sample one token for each row."""
@@ -298,6 +279,22 @@ class NativeEngine:
         for row, token, full, cut in zip(rows, draw.tokens.tolist(), draw.full_logprobs.tolist(), kept, strict=True):
             row.append(token, full, cut if row.request.sampling.cuts else None, self._version, self._stop)
         self._generated += len(rows)
+        if self._heard is not None:
+            self._heard(rows)
+
+    def _measure(self, sequence: Sequence, logits: Tensor) -> None:
+        """Compare a row's logits (A, V) with those from keys and values computed anew, in a slot that is free."""
+        running, self._aged = self._scheduler.running, None
+        if sequence not in running:
+            return
+        exact = self._runner.prefill([copy.copy(sequence)], [len(running)])[0]
+        kept, exact = (
+            torch.log_softmax(row.float() / sequence.request.sampling.temperature, -1)
+            for row in (logits[running.index(sequence)], exact)
+        )
+        gap = float((kept.exp() * (kept - exact)).sum())
+        stats = self._runner.stats
+        self._runner.stats = replace(stats, kv_measured=stats.kv_measured + 1, kv_gap=stats.kv_gap + gap)
 
     def _retire(self) -> list[Sequence]:
         finished, moves = self._scheduler.retire()

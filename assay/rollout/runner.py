@@ -28,11 +28,48 @@ class ModelRunner:
         self.cache = SlotCache()
         self.stats = Stats()
         self._prompts: Prompts | None = None
+        self._prefix: Prefix | None = None
 
     def clear(self) -> None:
         """Give the cache's memory back."""
         self.cache.clear()
         self._prompts = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the stored prefix: the weights have changed."""
+        self._prefix = None
+
+    def fill(self, sequences: list[Sequence], slots: list[int], next_up: tuple[int, ...] | None) -> Tensor:
+        """Logits (S, V) of sequences that enter slots: from the stored prefix where it fits, else by prefill.
+
+        ``next_up``: tokens of the first that waits; where they are filled in now, they are stored for it. The queue is
+        in order, so one prefix is enough.
+        """
+        stored = self._prefix.token_ids if self._prefix else None
+        known = [i for i, s in enumerate(sequences) if s.everything() == stored]
+        unknown = [i for i in range(len(sequences)) if i not in set(known)]
+        parts: list[Tensor] = []
+        if known and self._prefix:
+            parts.append(self.restore(self._prefix, [sequences[i] for i in known], [slots[i] for i in known]))
+        if unknown:
+            parts.append(self.prefill([sequences[i] for i in unknown], [slots[i] for i in unknown]))
+        order = torch.tensor(known + unknown).argsort()
+        logits = torch.cat(parts)[order.to(parts[0].device)]
+        self._store(sequences, slots, logits, next_up)
+        return logits
+
+    def _store(
+        self, sequences: list[Sequence], slots: list[int], logits: Tensor, next_up: tuple[int, ...] | None
+    ) -> None:
+        if self._prefix and self._prefix.token_ids != next_up:
+            self._prefix = None
+        if next_up is None or self._prefix:
+            return
+        for row, (sequence, slot) in enumerate(zip(sequences, slots, strict=True)):
+            if sequence.everything() == next_up:
+                self._prefix = self.cache.save(slot, next_up, logits[row])
+                return
 
     def prefill(self, sequences: list[Sequence], slots: list[int]) -> Tensor:
         """Fill the slots with all tokens so far; return the logits at the last one, (S, V) as ``slots``.

@@ -1,5 +1,7 @@
 """Who runs: waiting answers enter free slots in the order of request and index, finished ones leave at once.
 
+Urgent ones go before those that wait, and into a slot beyond ``max_running`` where all are taken.
+
 The running ones always hold slots 0 to A - 1, so that every forward computes A rows and none is wasted. Every
 decision is a function of the order of submission and of lengths, never of the clock.
 """
@@ -26,13 +28,22 @@ class Scheduler:
         """Is anything waiting or running?"""
         return bool(self.waiting or self.running)
 
+    @property
+    def next_up(self) -> tuple[int, ...] | None:
+        """The tokens of the first that waits."""
+        return self.waiting[0].everything() if self.waiting else None
+
     def add(self, sequences: Iterable[Sequence]) -> None:
-        """Queue sequences behind those that wait."""
-        self.waiting.extend(sequences)
+        """Queue sequences behind those that wait, urgent ones before all that are not."""
+        for sequence in sequences:
+            place = len(self.waiting)
+            if sequence.request.urgent:
+                place = sum(s.request.urgent for s in self.waiting)
+            self.waiting.insert(place, sequence)
 
     def admit(self) -> None:
         """Move waiting sequences into free slots, first come first served."""
-        while self.waiting and len(self.running) < self.max_running:
+        while self.waiting and (len(self.running) < self.max_running or self.waiting[0].request.urgent):
             sequence = self.waiting.popleft()
             sequence.started = time.perf_counter()
             self.running.append(sequence)

@@ -5,11 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from assay.records import Finish, Rollout, Segment
 from assay.rollout.engine import Request
+from assay.rollout.segments import appended, begun_tokens
+
+Asked = tuple[int, int]
+"""What a sequence answers: the group's number, and a hash of the prompt's tokens."""
 
 
 @dataclass(eq=False)
@@ -22,8 +27,9 @@ class Sequence:
     uniforms: np.ndarray
     """(room,) float64: the i-th decides the i-th token."""
     tokens: list[int] = field(default_factory=list)
-    """The answer so far."""
+    """The answer so far, what the request had begun included."""
     logprobs: list[float] = field(default_factory=list)
+    """Of the tokens sampled here, as the next two."""
     kept_logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     cached: int = 0
@@ -31,6 +37,26 @@ class Sequence:
     finish: Finish | None = None
     started: float = 0.0
     """Clock at admission to a slot."""
+
+    def begin(self, stop: frozenset[int]) -> Sequence:
+        """Take over what the request had begun; an answer that was whole already is finished."""
+        begun = self.request.begun
+        self.tokens = begun_tokens(begun)
+        if begun and begun[-1].kind == "policy" and self.tokens[-1:] and self.tokens[-1] in stop:
+            self.finish = "stop"
+        elif len(self.tokens) >= len(self.uniforms):
+            self.finish = "length"
+        return self
+
+    @cached_property
+    def asked(self) -> Asked:
+        """The same for all sequences of a group, whichever of its requests they are of."""
+        return self.request.id, hash(self.request.prompt.token_ids)
+
+    @property
+    def sampled(self) -> list[int]:
+        """The tokens sampled here."""
+        return self.tokens[len(self.tokens) - len(self.logprobs) :]
 
     @property
     def length(self) -> int:
@@ -63,7 +89,7 @@ class Sequence:
         visible = self.tokens[:-1] if self.finish == "stop" else self.tokens
         segment = Segment(
             kind="policy",
-            token_ids=tuple(self.tokens),
+            token_ids=tuple(self.sampled),
             sampler_logprobs=tuple(self.logprobs),
             versions=tuple(self.versions),
             kept_logprobs=tuple(self.kept_logprobs) if self.request.sampling.cuts else None,
@@ -71,7 +97,7 @@ class Sequence:
         return Rollout(
             prompt_id=self.request.prompt.id,
             index=self.index,
-            segments=(segment,) if self.tokens else (),
+            segments=appended(self.request.begun, segment),
             finish=self.finish or "cancelled",
             text=decode(visible),
             seconds=time.perf_counter() - self.started if self.started else 0.0,

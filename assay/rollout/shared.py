@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from assay.rollout.cache import SlotCache
-from assay.rollout.engine import Request
-from assay.rollout.sequence import Sequence
+from assay.rollout.sequence import Asked, Sequence
 
 KERNEL: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 """torch's attention that also returns logsumexps; ``None`` where this torch has none."""
@@ -29,7 +28,7 @@ KERNEL: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_c
 class Prompts:
     """The prompts' keys and values of the running groups, each once. Made anew when groups or weights change."""
 
-    groups: tuple[Request, ...]
+    groups: tuple[Asked, ...]
     """Whose they are, in order."""
     filled: int
     """The cache's count of prefills when they were read: what was prefilled since may have changed them."""
@@ -37,10 +36,9 @@ class Prompts:
     """Per layer (groups, KV, P, D)."""
     values: list[Tensor] = field(default_factory=list)
 
-    def serve(self, groups: tuple[Request, ...], filled: int) -> bool:
+    def serve(self, groups: tuple[Asked, ...], filled: int) -> bool:
         """Are they these groups', and still so?"""
-        same = len(groups) == len(self.groups) and all(a is b for a, b in zip(groups, self.groups, strict=True))
-        return same and filled == self.filled
+        return groups == self.groups and filled == self.filled
 
 
 @dataclass(frozen=True)
@@ -99,14 +97,14 @@ def share_prompts(
     running: Rows[Sequence], cache: SlotCache, known: Prompts | None, dtype: torch.dtype
 ) -> SharedPrompts | None:
     """How the rows (row i in slot i) share prompts; ``None`` where too few do. ``known``: those of the step before."""
-    members: dict[int, list[int]] = {}
+    members: dict[Asked, list[int]] = {}
     for slot, sequence in enumerate(running):
-        members.setdefault(id(sequence.request), []).append(slot)
+        members.setdefault(sequence.asked, []).append(slot)
     if len(running) < 2 * len(members):
         return None
     slots = list(members.values())
-    groups = tuple(running[some[0]].request for some in slots)
-    sizes = [len(group.prompt.token_ids) for group in groups]
+    groups = tuple(members)
+    sizes = [len(running[some[0]].request.prompt.token_ids) for some in slots]
     if known is None or not known.serve(groups, cache.filled):
         first, longest = torch.tensor([some[0] for some in slots]), max(sizes)
         known = Prompts(groups, cache.filled)

@@ -333,6 +333,13 @@ GLOSSARY: tuple[Metric, ...] = (
         "mismatch/lag/*/kl", "nats/token", "KL(sampler, trainer) over the tokens of that lag.", "grows with the lag"
     ),
     Metric("mismatch/lag/*/ess_token", "share", "Effective sample size of their token weights, over their number."),
+    Metric(
+        "mismatch/kv_gap",
+        "nats",
+        "KL of a running answer's next token, from the keys and values that `regime.kv: keep` kept over a publish, to "
+        "those computed anew under the new weights; one answer is measured after each publish.",
+        (-inf, 0.01),
+    ),
     # sync
     Metric(
         "sync/probe_gap",
