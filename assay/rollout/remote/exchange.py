@@ -1,0 +1,350 @@
+"""What is asked of a server and what has come back: everything an engine over HTTP does but choose its weights.
+
+A *call* is one streamed question for one answer, or for several that begin alike. Calls start while there are slots,
+urgent ones always. A call that fails in a way that may pass is asked again after a growing wait with jitter, behind the
+tokens that have arrived; after ``ATTEMPTS`` its answers end as ``error``. `pause` interrupts all calls and keeps their
+tokens, `resume` goes on with them, at another server or under other weights.
+
+*Silence* means that no token came for ``timeout_s`` though answers were asked for. When nothing at all comes, the
+server is taken for dead; when only one call is silent, that one is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from assay.errors import AssayError, UserError
+from assay.http import Passing, Refused, Unavailable
+from assay.records import Rollout
+from assay.rollout.engine import Limits, Request, Stats
+from assay.rollout.remote.answer import SEEDS, Answer, ask_seed
+from assay.rollout.remote.client import Client
+from assay.rollout.remote.dialect import Ask, Dialect, Malformed, Piece
+
+ATTEMPTS = 4
+"""Times that an answer is asked for before it ends as ``error``."""
+BACKOFF_S = 0.25
+"""The first wait before asking again; it doubles, with jitter, up to `LONGEST_BACKOFF_S`."""
+LONGEST_BACKOFF_S = 10.0
+_UNAUTHORISED = frozenset({401, 403, 404})
+
+
+@dataclass(eq=False)
+class Call:
+    """One question, waiting or under way."""
+
+    answers: list[Answer]
+    urgent: bool = False
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def open(self) -> list[Answer]:
+        """Those without an end."""
+        return [a for a in self.answers if a.finish is None]
+
+
+@dataclass
+class Exchange:
+    """Requests out, rollouts in. All methods are called from one event loop."""
+
+    dialect: Dialect
+    limits: Limits
+    stop: frozenset[int]
+    decode: Callable[[list[int]], str]
+    timeout_s: float
+    backoff_s: float = BACKOFF_S
+    _client: Client | None = None
+    _version: int = 0
+    _waiting: deque[Call] = field(default_factory=deque)
+    _running: set[Call] = field(default_factory=set)
+    _resting: dict[Call, asyncio.TimerHandle] = field(default_factory=dict)
+    _done: deque[tuple[int, Rollout]] = field(default_factory=deque)
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _failure: BaseException | None = None
+    _consumed: bool = False
+    _heard: float = 0.0
+    _stats: Stats = field(default_factory=Stats)
+    _random: random.Random = field(default_factory=random.Random)
+
+    @property
+    def stats(self) -> Stats:
+        """Counts since it was made."""
+        return self._stats
+
+    @property
+    def busy(self) -> bool:
+        """Is anything waiting or under way?"""
+        return bool(self._waiting or self._running or self._resting)
+
+    async def submit(self, request: Request) -> None:
+        """Queue a request. Raises UserError when its prompt leaves no room, AssayError when the server is gone."""
+        self._check()
+        room = self._room(request)
+        indices = range(request.first_index, request.first_index + request.n)
+        answers = [Answer(request, i, room) for i in indices]
+        for answer in answers:
+            answer.settle(self.stop)
+        self._end([a for a in answers if a.finish is not None])
+        left = [a for a in answers if a.finish is None]
+        size = min(len(left), self.limits.max_running) if self.dialect.several else 1
+        calls = [Call(left[i : i + size], request.urgent) for i in range(0, len(left), size or 1)]
+        if request.urgent:
+            self._waiting.extendleft(reversed(calls))
+        else:
+            self._waiting.extend(calls)
+        self._start()
+
+    async def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
+        """Yield (request id, rollout) as they end; ends when nothing is in flight. One consumer at a time."""
+        if self._consumed:
+            raise RuntimeError("finished() is already being consumed")
+        self._consumed = True
+        try:
+            while True:
+                while self._done:
+                    yield self._done.popleft()
+                self._check()
+                if not self.busy:
+                    return
+                self._news.clear()
+                await self._news.wait()
+        finally:
+            self._consumed = False
+
+    async def cancel(self, request_id: int) -> None:
+        """End the unfinished rollouts of a request as ``cancelled``, tokens kept."""
+        calls = [c for c in self._calls() if c.answers[0].request.id == request_id]
+        await self._stop(calls)
+        self._end([a for c in calls for a in c.open])
+        self._start()
+
+    def partials(self) -> list[tuple[int, Rollout]]:
+        """(Request id, what it holds) of the unfinished rollouts, and of finished ones that nobody has taken yet."""
+        unseen = [(i, r) for i, r in self._done if r.finish in ("stop", "length")]
+        return unseen + [(a.request.id, self._record(a)) for c in self._calls() for a in c.open]
+
+    async def pause(self) -> None:
+        """Interrupt what is under way, keeping its tokens; nothing starts until `resume`."""
+        client, self._client = self._client, None
+        calls = [*self._running, *self._resting]
+        await self._stop(calls)
+        for call in sorted(calls, key=lambda c: c.answers[0].started, reverse=True):
+            self._waiting.extendleft(Call([a], call.urgent) for a in reversed(call.open))
+        if client is not None:
+            await client.close()
+
+    def resume(self, client: Client, version: int) -> None:
+        """Go on at this server; what it samples is of ``version``."""
+        self._client, self._version = client, version
+        self._start()
+
+    def fail(self, failure: BaseException) -> None:
+        """The server is gone for good: whoever waits for rollouts is told."""
+        self._failure = self._failure or failure
+        self._news.set()
+
+    async def close(self) -> None:
+        """Hang up; what is unfinished is dropped."""
+        await self.pause()
+        self._waiting.clear()
+
+    def _check(self) -> None:
+        if isinstance(self._failure, AssayError):
+            raise type(self._failure)(str(self._failure)) from self._failure
+        if self._failure is not None:
+            raise self._failure
+
+    def _room(self, request: Request) -> int:
+        prompt, begun = len(request.prompt.token_ids), sum(len(s.token_ids) for s in request.begun)
+        where = f"prompt {request.prompt.id} ({request.prompt.source})"
+        if prompt == 0:
+            raise UserError(f"{where} has no tokens")
+        room, context = request.sampling.max_tokens - begun, self.limits.context
+        if context is None:
+            return room
+        if prompt >= context:
+            raise UserError(
+                f"{where} has {prompt} tokens and the context is {context}: lower data.max_prompt_tokens, or use a "
+                "model or a server with a longer context"
+            )
+        return min(room, context - prompt - begun)
+
+    def _calls(self) -> list[Call]:
+        return [*self._running, *self._resting, *self._waiting]
+
+    def _start(self) -> None:
+        """Start what waits, in its order, while there are slots; urgent calls whether or not there are."""
+        while self._client is not None and self._failure is None and self._waiting:
+            call = self._waiting[0]
+            taken = sum(len(c.answers) for c in self._running)
+            if not call.urgent and taken and taken + len(call.answers) > self.limits.max_running:
+                return
+            self._waiting.popleft()
+            if not self._running:
+                self._heard = time.monotonic()
+            self._running.add(call)
+            call.task = self._task(self._run(call, self._client, self._version))
+
+    async def _stop(self, calls: Sequence[Call]) -> None:
+        """Take calls out of the books, wherever they are, and wait until their connections are closed."""
+        for call in calls:
+            self._running.discard(call)
+            if call in self._waiting:
+                self._waiting.remove(call)
+            handle = self._resting.pop(call, None)
+            if handle is not None:
+                handle.cancel()
+        tasks = [c.task for c in calls if c.task is not None and not c.task.done()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, call: Call, client: Client, version: int) -> None:
+        try:
+            await self._follow(call, client, version)
+            self._running.discard(call)
+        except Passing as failure:
+            self._running.discard(call)
+            self._again(call, failure)
+        except Refused as failure:
+            self._running.discard(call)
+            if failure.status in _UNAUTHORISED:
+                self.fail(UserError(f"{failure}: check the address, the model's name and the key"))
+            else:
+                self._end(call.open, "error")
+        except AssayError as failure:
+            self._running.discard(call)
+            self.fail(failure)
+        self._start()
+        self._news.set()
+
+    async def _follow(self, call: Call, client: Client, version: int) -> None:
+        """Ask, and take in what comes, until all answers of the call have an end."""
+        path, body = self.dialect.question(self._ask(call))
+        stream = cast("AsyncGenerator[dict[str, Any], None]", client.events(path, body))
+        fresh = {a: True for a in call.answers}
+        async with aclosing(stream) as events:
+            while call.open:
+                try:
+                    async with asyncio.timeout(self.timeout_s):
+                        event = await anext(events, None)
+                except TimeoutError:
+                    raise self._silence(client) from None
+                if event is None:
+                    raise Passing(f"{client.name}: the stream ended in the midst of an answer")
+                self._heard = time.monotonic()
+                try:
+                    pieces = self.dialect.read(event)
+                except Malformed as error:
+                    raise Passing(f"{client.name}: {error}") from None
+                for piece in pieces:
+                    self._take(call, piece, version, fresh)
+
+    def _ask(self, call: Call) -> Ask:
+        first = call.answers[0]
+        for answer in call.answers:
+            answer.started = answer.started or time.perf_counter()
+        request, held = first.request, first.held
+        seed = min(ask_seed(request, first.index, len(held)), SEEDS - len(call.answers) - 1)
+        ids = (*request.prompt.token_ids, *held)
+        self._count(prefilled=1, prefill_tokens=len(ids))
+        return Ask(ids, len(call.answers), first.left, request.sampling, seed, self.stop)
+
+    def _take(self, call: Call, piece: Piece, version: int, fresh: dict[Answer, bool]) -> None:
+        if not 0 <= piece.place < len(call.answers):
+            raise Passing(f"an event is of continuation {piece.place}, and {len(call.answers)} were asked for")
+        answer = call.answers[piece.place]
+        if answer.finish is not None:
+            return
+        n = answer.take(piece, version, self.stop)
+        first = fresh[answer] and n > 0
+        fresh[answer] = fresh[answer] and n == 0
+        self._count(generated_tokens=n, decode_rows=n - first)
+        if answer.finish is not None:
+            self._end([answer])
+
+    def _silence(self, client: Client) -> Exception:
+        """What it means that a call heard nothing for so long."""
+        quiet = time.monotonic() - self._heard
+        said = f"{client.name}: no token within {self.timeout_s:g} s (rollout.timeout_s)"
+        return AssayError(f"{said}: the server hangs") if quiet >= self.timeout_s else Passing(said)
+
+    def _again(self, call: Call, failure: Passing) -> None:
+        """Ask again for what is missing, each answer by itself once it has tokens; or end it."""
+        left = call.open
+        for answer in left:
+            answer.attempts += 1
+        over = [a for a in left if a.attempts >= ATTEMPTS]
+        again = [a for a in left if a.attempts < ATTEMPTS]
+        if over:
+            ending = Call(over, urgent=True)
+            ending.task = self._task(self._give_up(ending, failure))
+            self._running.add(ending)
+        if not again:
+            return
+        fresh = self.dialect.several and all(not a.tokens for a in again) and _neighbours(again)
+        wait = max(failure.wait, self._backoff(again[0].attempts))
+        for part in [again] if fresh else [[a] for a in again]:
+            self._rest(Call(part, call.urgent), wait)
+
+    def _backoff(self, attempts: int) -> float:
+        longest = min(LONGEST_BACKOFF_S, self.backoff_s * 2 ** (attempts - 1))
+        return longest * self._random.uniform(0.5, 1.0)
+
+    def _rest(self, call: Call, wait: float) -> None:
+        def wake() -> None:
+            self._resting.pop(call, None)
+            self._waiting.appendleft(call)
+            self._start()
+
+        self._resting[call] = asyncio.get_running_loop().call_later(wait, wake)
+
+    async def _give_up(self, call: Call, failure: Unavailable) -> None:
+        """End answers as errors where the server is alive; else the server is gone."""
+        try:
+            if self._client is not None:
+                await self._client.get(self.dialect.health)
+        except Passing as dead:
+            self.fail(AssayError(f"the server no longer answers ({dead}); before that: {failure}"))
+        except Refused:
+            pass  # it said something
+        self._running.discard(call)
+        self._end(call.open, "error")
+        self._start()
+
+    def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run beside the caller; a fault of it is raised to whoever waits for rollouts."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        fault = None if task.cancelled() else task.exception()
+        if fault is not None:
+            self.fail(fault)
+
+    def _end(self, answers: Sequence[Answer], finish: str | None = None) -> None:
+        for answer in answers:
+            if finish == "error":
+                answer.finish = "error"
+            self._done.append((answer.request.id, self._record(answer)))
+        self._news.set()
+
+    def _record(self, answer: Answer) -> Rollout:
+        return answer.rollout(self.stop, self.decode)
+
+    def _count(self, **more: int) -> None:
+        old = self._stats
+        self._stats = Stats(**{name: getattr(old, name) + more.get(name, 0) for name in Stats.__dataclass_fields__})
+
+
+def _neighbours(answers: Sequence[Answer]) -> bool:
+    """Are their indices in a row, so that one question's seeds stay theirs?"""
+    return all(b.index - a.index == 1 for a, b in zip(answers, answers[1:], strict=False))

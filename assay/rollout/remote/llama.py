@@ -1,0 +1,87 @@
+"""llama.cpp's server at its own endpoint, ``/completion``: the only one that takes and returns token ids.
+
+What its defaults would do is undone: it cuts with top-k 40, top-p .95 and min-p .05 unless told which samplers to use,
+and its log-probs are those of the untempered softmax unless asked for those after sampling. So at temperature 1 no
+sampler is named and the log-probs of the logits are taken; elsewhere temperature comes first, cuts behind it as in
+`Sampling`, and the probabilities after sampling are taken. The draw itself is always the last step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from assay.rollout.remote.dialect import Ask, Malformed, Piece, number
+from assay.rollout.sampling import Sampling
+
+_FINISH = {"eos": "stop", "word": "stop", "limit": "length"}
+
+
+def sampling_fields(sampling: Sampling) -> dict[str, Any]:
+    """The fields of a question that mean what ``sampling`` means.
+
+    >>> sampling_fields(Sampling())["samplers"], sampling_fields(Sampling(temperature=0.7))["samplers"]
+    ([], ['temperature'])
+    >>> sampling_fields(Sampling(top_k=5, min_p=0.1))["samplers"]
+    ['temperature', 'top_k', 'min_p']
+    """
+    cuts = {"top_k": sampling.top_k > 0, "top_p": sampling.top_p < 1, "min_p": sampling.min_p > 0}
+    used = [] if sampling.greedy else [name for name, on in cuts.items() if on]
+    tempered = not sampling.greedy and (sampling.temperature != 1 or used)
+    return {
+        "temperature": 0.0 if sampling.greedy else sampling.temperature,
+        "samplers": ["temperature", *used] if tempered else [],
+        **{name: getattr(sampling, name) for name in used},
+        "post_sampling_probs": bool(tempered),
+    }
+
+
+@dataclass(frozen=True)
+class LlamaDialect:
+    """A llama.cpp server of 2025 or later."""
+
+    name: str = "llama.cpp"
+    health: str = "/health"
+    several: bool = True
+
+    def question(self, ask: Ask) -> tuple[str, dict[str, Any]]:
+        """See `Dialect.question`. The continuations of one question share its prefill (``n_cmpl``)."""
+        body = {
+            "prompt": list(ask.token_ids),
+            "n_cmpl": ask.n,
+            "n_predict": ask.room,
+            "seed": ask.seed,
+            "stream": True,
+            "n_probs": 1,
+            "return_tokens": True,
+            "cache_prompt": False,
+            **sampling_fields(ask.sampling),
+        }
+        return "/completion", body
+
+    def read(self, event: Mapping[str, Any]) -> Sequence[Piece]:
+        """See `Dialect.read`. Raises Malformed for an event without token ids."""
+        tokens = event.get("tokens")
+        if not isinstance(tokens, list):
+            raise Malformed("an event without token ids (tokens)")
+        finish = _FINISH.get(str(event.get("stop_type"))) if event.get("stop") else None
+        told = event.get("completion_probabilities") or []
+        return [Piece(int(event.get("index", 0)), tuple(map(int, tokens)), logprobs_of(told), finish)]  # type: ignore[arg-type]
+
+
+def logprobs_of(told: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
+    """The log-probs of tokens, told as such or, after sampling, as probabilities.
+
+    >>> logprobs_of([{"id": 5, "logprob": -0.5}, {"id": 6, "prob": 1.0}, {"id": 7, "logprob": None}])
+    (-0.5, 0.0, nan)
+    """
+    return tuple(_logprob(one) for one in told)
+
+
+def _logprob(one: Mapping[str, Any]) -> float:
+    if "prob" not in one:
+        return number(one.get("logprob"))
+    share = number(one["prob"])
+    return math.log(share) if share > 0 else math.nan
