@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := code,demo,tensorboard,judge,serve,dev
+EXTRAS := code,demo,tensorboard,judge,serve,llama,dev
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test soak lint bench docs clean

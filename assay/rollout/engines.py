@@ -49,6 +49,14 @@ def vllm_server(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
     return server_engines(recipe, model, tokenizer)
 
 
+@engines.register("llama_server")
+def llama_server_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
+    """llama.cpp servers that are given each new version as a GGUF file (see :mod:`assay.rollout.llama`)."""
+    from assay.rollout.llama.build import make_llama
+
+    return make_llama(recipe, model, tokenizer)
+
+
 def make_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
     """Return the engine that ``rollout.engine`` names, sampling from ``model`` (a Hugging Face causal LM).
 

@@ -135,4 +135,3 @@ def _decoder(tokenizer: Any) -> Any:
         return tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     return decode
-

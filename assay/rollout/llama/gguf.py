@@ -1,8 +1,9 @@
 """A model's present weights as a GGUF file, written aside and renamed.
 
-All files of a model have the same header, so it is made once; a new version is the header and the tensors behind it, one
-at a time. The vocabulary is not the tokenizer's: token ``i`` is spelled ``<i>``. The server is only ever given ids and
-asked for ids, and with true spellings llama.cpp holds back tokens that end in the midst of a character, log-probs and
+All files of a model have the same header, so it is made once; a new version is the header and the tensors behind it,
+one at a time.
+The vocabulary is not the tokenizer's: token ``i`` is spelled ``<i>``. The server is only ever given ids and asked for
+ids, and with true spellings llama.cpp holds back tokens that end in the midst of a character, log-probs and
 all, and ends answers at tokens that merely look like an end. For the same reason any tokenizer will do.
 """
 
@@ -67,7 +68,9 @@ def layout_of(model: Any, precision: Precision, stop: frozenset[int], context: i
             continue
         known = mapping.get_name(name, try_suffixes=(".weight", ".bias"))
         if known is None:
-            raise UserError(f"rollout.engine = llama_server: no place in llama.cpp's {family.arch} for {name}: use native")
+            raise UserError(
+                f"rollout.engine = llama_server: no place in llama.cpp's {family.arch} for {name}: use native"
+            )
         names[name] = known
         kinds[known] = _declare(gguf, writer, known, tensor, precision)
     header, data = _header(writer), sum(info.nbytes for info in writer.tensors[0].values())
@@ -133,12 +136,12 @@ def packed(tensor: Tensor, kind: str) -> memoryview:
     tensor = tensor.detach().to("cpu")
     if kind != "q8_0":
         flat = tensor.to({"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[kind]).contiguous()
-        return memoryview(flat.view(torch.uint8).numpy()).cast("B") if flat.numel() else memoryview(b"")
+        return flat.view(torch.uint8).numpy().data
     rows = tensor.float().reshape(-1, BLOCK)
     scale = rows.abs().amax(1, keepdim=True) / 127
     codes = torch.where(scale > 0, rows / scale, 0).round().to(torch.int8)
     both = torch.cat([scale.half().view(torch.uint8), codes.view(torch.uint8)], 1)
-    return memoryview(both.numpy()).cast("B")
+    return both.numpy().data
 
 
 def _declare(gguf: Any, writer: Any, name: str, tensor: Tensor, precision: Precision) -> str:

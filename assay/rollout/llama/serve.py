@@ -2,8 +2,9 @@
 
 The first line of standard input is JSON: ``{"folder": path, "model": file, "params": {...}}`` for the server in the
 package xllamacpp, or ``{"folder": path, "command": [...], "url": ...}`` for a program of the user's. The answer is one
-line, ``{"url": ...}`` or ``{"error": ..., "user": is it the user's to mend}``. A line ``stop`` ends it; the end of input
-without one means that the owner was killed, and then the folder with the weights is removed too: nobody else will.
+line, ``{"url": ...}`` or ``{"error": ..., "user": is it the user's to mend}``. A line ``stop`` ends it; the end of
+input without one means that the owner was killed, and then the folder with the weights is removed too: nobody else
+will.
 
 It imports nothing of Assay and is run by its path, so that it starts in a fraction of a second.
 """
@@ -21,6 +22,8 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 _POLL_S = 0.02
@@ -35,14 +38,15 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what llama.cpp prints is its log
     settings: dict[str, Any] = json.loads(sys.stdin.readline())
-    stop: Callable[[], None] = lambda: None
+    stop: Callable[[], None] | None = None
     try:
         url, stop = _command(settings) if "command" in settings else _package(settings)
         print(json.dumps({"url": url}), file=answers, flush=True)
     except (Mistake, RuntimeError, OSError) as error:
         print(json.dumps({"error": str(error), "user": isinstance(error, Mistake)}), file=answers, flush=True)
     told = sys.stdin.readline().strip()
-    stop()
+    if stop is not None:
+        stop()
     if told != "stop":
         shutil.rmtree(settings["folder"], ignore_errors=True)
     os._exit(0)  # without the seconds that a server takes to free what the system frees anyway
@@ -50,18 +54,21 @@ def main() -> None:
 
 def _package(settings: dict[str, Any]) -> tuple[str, Callable[[], None]]:
     """Start the server of xllamacpp in this process: its address, and how it is stopped."""
-    import xllamacpp
-
+    xllamacpp = import_module("xllamacpp")
     params = xllamacpp.CommonParams()
     params.model.path = settings["model"]
     for name, value in settings["params"].items():
         _set(params, name, value)
     server = xllamacpp.Server(params)
-    return server.listening_address, lambda: None
+    return server.listening_address, partial(_keep, server)
+
+
+def _keep(server: object) -> None:
+    """Nothing is to be done: the process ends, and with it the server, which must live until then."""
 
 
 def _set(params: Any, name: str, value: Any) -> None:
-    """Set a field by name, ``cpuparams.n_threads`` too; a member of an enumeration by the end of its name (``q8_0``)."""
+    """Set a field by its name, ``cpuparams.n_threads`` too; of an enumeration the member that ends so (``q8_0``)."""
     owner, _, leaf = name.rpartition(".")
     holder = getattr(params, owner) if owner else params
     if leaf.startswith("_") or not hasattr(holder, leaf):

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from assay.records import Finish, Rollout, Segment
 from assay.rollout.engine import Request
 from assay.rollout.remote.dialect import Piece, full_logprobs
-from assay.rollout.sampling import Sampling
 
 SEEDS = 1 << 31
 """Servers take seeds below this; several continuations of one question use the following ones too."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,7 +37,7 @@ class Client:
         """The JSON that ``path`` answers ``body`` with. Raises Passing or Refused."""
         return await self._ask("POST", path, body)
 
-    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """The server-sent events that ``path`` answers ``body`` with, until the server closes or says ``[DONE]``.
 
         Close it to interrupt the server. Raises Passing or Refused: nothing is retried here, and silence is for the
@@ -121,7 +121,7 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body).encode()
 
 
-async def _lines(chunks: AsyncIterator[bytes], name: str) -> AsyncIterator[bytes]:
+async def _lines(chunks: AsyncIterator[bytes], name: str) -> AsyncGenerator[bytes, None]:
     """The lines of a stream of bytes, without their ends; Passing for one that has no end."""
     rest = b""
     async for chunk in chunks:

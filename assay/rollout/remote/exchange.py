@@ -15,10 +15,11 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, cast
+from itertools import pairwise
+from typing import Any
 
 from assay.errors import AssayError, UserError
 from assay.http import Passing, Refused, Unavailable
@@ -228,9 +229,8 @@ class Exchange:
     async def _follow(self, call: Call, client: Client, version: int) -> None:
         """Ask, and take in what comes, until all answers of the call have an end."""
         path, body = self.dialect.question(self._ask(call))
-        stream = cast("AsyncGenerator[dict[str, Any], None]", client.events(path, body))
-        fresh = {a: True for a in call.answers}
-        async with aclosing(stream) as events:
+        fresh = dict.fromkeys(call.answers, True)
+        async with aclosing(client.events(path, body)) as events:
             while call.open:
                 try:
                     async with asyncio.timeout(self.timeout_s):
@@ -347,4 +347,4 @@ class Exchange:
 
 def _neighbours(answers: Sequence[Answer]) -> bool:
     """Are their indices in a row, so that one question's seeds stay theirs?"""
-    return all(b.index - a.index == 1 for a, b in zip(answers, answers[1:], strict=False))
+    return all(b.index - a.index == 1 for a, b in pairwise(answers))
