@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -26,7 +27,8 @@ from assay.policy.batch import pack
 from assay.policy.model import adapter_base, add_lora, check_model, load_model, load_tokenizer, pick_device
 from assay.policy.policy import Policy
 from assay.recipe import doubts
-from assay.recipe.derived import extra_groups, generation_dtype, has_held_out
+from assay.recipe.checks import refuse_training
+from assay.recipe.derived import extra_groups, has_held_out, sampler_precision
 from assay.recipe.load import Resolved, check_recipe, check_resume, difference, load_recipe, save_resolved
 from assay.recipe.schema import Recipe
 from assay.records import Group
@@ -39,7 +41,7 @@ from assay.track.console import Console, make_console
 from assay.track.phases import Phases, unprofiled
 from assay.track.profile import Profiler
 
-PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25, "int8": 1.0}
+PROBE_TOLERANCE = {"float32": 1e-3, "f16": 0.05, "bfloat16": 0.25, "bf16": 0.25, "q8_0": 0.25, "int8": 1.0}
 """Mean |engine - trainer| log-prob per token that rounding explains, by the narrower precision of the two."""
 
 
@@ -82,6 +84,7 @@ async def assemble(
     """
     resolved = checked(recipe)
     settings = with_precision(resolved.recipe, pick_device(resolved.recipe.model.device).type)
+    refuse_training(settings)
     folder, changes = _folder(resolved, settings, resume)
     prepare_torch(settings.run)
     async with AsyncExitStack() as stack:
@@ -118,7 +121,7 @@ async def assemble(
         evaluator = _evaluator(settings, engine, scorer, held_out, shown)
         run = Run(settings, folder, store, recorder, phases, evaluator, policy, source, state, limit, describe)
         info = _info(settings, folder, prompts, held_out, state) | {
-            "engine": f"{engine.path}, in {generation_dtype(settings)}",
+            "engine": f"{engine.path}, in {sampler_precision(settings)}",
             "machine": limit.describe(),
         }
         shown.start(settings.run.steps, state.step, info)
@@ -219,7 +222,9 @@ def _profiler(recipe: Recipe, folder: RunFolder, state: RunState, console: Conso
 
 
 def _tolerance(recipe: Recipe) -> float:
-    precisions = {recipe.model.dtype, recipe.model.compute_dtype, generation_dtype(recipe)}
+    if recipe.rollout.engine == "openai":
+        return math.inf  # its weights are fixed, which the recipe allows: the gap is logged
+    precisions = {recipe.model.dtype, recipe.model.compute_dtype, sampler_precision(recipe)}
     return max(PROBE_TOLERANCE[p] for p in precisions)
 
 

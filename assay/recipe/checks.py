@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from assay.errors import UserError
 from assay.recipe.derived import (
     WATCH,
     anchor_needs,
@@ -279,6 +280,55 @@ def demo_revision(recipe: Recipe) -> Iterator[Refusal]:
         yield Refusal("model.revision", "belongs to a model of the hub, and model.path is 'demo'")
 
 
+def deterministic_engine(recipe: Recipe) -> Iterator[Refusal]:
+    """Bit-for-bit runs are made by the engine whose batches are a function of indices."""
+    if recipe.run.deterministic and recipe.rollout.engine != "native":
+        yield Refusal("rollout.engine", f"{recipe.rollout.engine} does not go with run.deterministic: use native")
+
+
+def engine_addresses(recipe: Recipe) -> Iterator[Refusal]:
+    """``openai`` needs servers that run; ``llama_server`` starts its own, since it must load new weights."""
+    engine, servers = recipe.rollout.engine, recipe.rollout.servers
+    if engine == "openai" and not servers:
+        yield Refusal("rollout.servers", "is empty: name the server that openai asks, such as http://127.0.0.1:8000")
+    if engine == "llama_server" and servers:
+        reason = (
+            "would keep the weights that they were started with: leave it empty, and llama_server starts servers on "
+            "each new version (for servers as they are, in evaluation: rollout.engine=openai)"
+        )
+        yield Refusal("rollout.servers", reason)
+
+
+def llama_slots(recipe: Recipe) -> Iterator[Refusal]:
+    """llama.cpp has 256 sequences at most, and the probe takes one."""
+    if recipe.rollout.engine == "llama_server" and recipe.rollout.max_running > 255:
+        reason = f"{recipe.rollout.max_running} are more slots than a llama.cpp server has: use at most 255"
+        yield Refusal("rollout.max_running", reason)
+
+
+def kept_keys(recipe: Recipe) -> Iterator[Refusal]:
+    """Engines that go on from tokens have no old keys and values to keep."""
+    engine = recipe.rollout.engine
+    if recipe.regime.kv == "keep" and engine in ("transformers", "llama_server", "openai"):
+        yield Refusal("regime.kv", f"'keep' is not possible with {engine}, which computes them anew: use recompute")
+
+
+def plain_precision(recipe: Recipe) -> Iterator[Refusal]:
+    """Only the native engine has 8-bit products."""
+    if recipe.rollout.engine == "transformers" and recipe.rollout.dtype == "int8":
+        yield Refusal("rollout.dtype", "int8 is the native engine's: use float32 or bfloat16 with transformers")
+
+
+def fixed_weights(recipe: Recipe) -> Iterator[Refusal]:
+    """Training on the answers of a model that never changes is training on somebody else's. (Not for evaluation.)"""
+    if recipe.rollout.engine == "openai" and not recipe.rollout.allow_stale:
+        reason = (
+            "openai cannot be given new weights, so every answer is that of the weights as they are there: use "
+            "vllm_server or llama_server, or rollout.allow_stale=true if that is meant"
+        )
+        yield Refusal("rollout.engine", reason)
+
+
 CHECKS: tuple[Check, ...] = (
     some_data,
     held_out,
@@ -301,10 +351,25 @@ CHECKS: tuple[Check, ...] = (
     correction_bands,
     batch_division,
     token_budget,
+    deterministic_engine,
+    engine_addresses,
+    llama_slots,
+    kept_keys,
+    plain_precision,
 )
 """All checks, in the order of the recipe's sections."""
+
+CHECKS_OF_TRAINING: tuple[Check, ...] = (fixed_weights,)
+"""What only a run that trains is refused for."""
 
 
 def refusals(recipe: Recipe) -> list[Refusal]:
     """Everything about the recipe that cannot work."""
     return [refusal for check in CHECKS for refusal in check(recipe)]
+
+
+def refuse_training(recipe: Recipe) -> None:
+    """Raise UserError for a recipe that can be evaluated with, and not trained."""
+    for check in CHECKS_OF_TRAINING:
+        for refusal in check(recipe):
+            raise UserError(f"{refusal.key}: {refusal.reason}")

@@ -80,6 +80,16 @@ def generation_dtype(recipe: Recipe) -> Literal["auto", "float32", "bfloat16", "
     return recipe.model.compute_dtype if recipe.rollout.dtype == "auto" else recipe.rollout.dtype
 
 
+def sampler_precision(recipe: Recipe) -> str:
+    """The precision of the weights that answers are sampled from, as the engine's users call it.
+
+    >>> from assay.recipe.schema import RolloutRecipe
+    >>> sampler_precision(Recipe(rollout=RolloutRecipe(engine="llama_server")))
+    'f16'
+    """
+    return recipe.sync.gguf if recipe.rollout.engine == "llama_server" else generation_dtype(recipe)
+
+
 def extra_groups(recipe: Recipe) -> int:
     """Most groups that dynamic sampling may add to a step; 0 without it."""
     rollout = recipe.rollout

@@ -115,6 +115,31 @@ RULES: tuple[Rule, ...] = (
         lambda r: r.rollout.dynamic_sampling,
         _says("rollout.dynamic_sampling = false replaces no group"),
     ),
+    Rule(
+        "sync.gguf",
+        lambda r: r.rollout.engine == "llama_server",
+        lambda r: f"rollout.engine = {r.rollout.engine} is given no GGUF",
+    ),
+    Rule(
+        "rollout.allow_stale",
+        lambda r: r.rollout.engine == "openai",
+        lambda r: f"rollout.engine = {r.rollout.engine} is given every new version",
+    ),
+    Rule(
+        "rollout.dtype",
+        lambda r: r.rollout.engine != "openai",
+        _says("the servers of rollout.engine = openai have a precision of their own"),
+    ),
+    Rule(
+        "rollout.dtype",
+        lambda r: r.rollout.engine != "llama_server",
+        _says("rollout.engine = llama_server has the precision of sync.gguf"),
+    ),
+    Rule(
+        "rollout.replicas",
+        lambda r: r.rollout.engine not in ("transformers", "openai"),
+        lambda r: f"rollout.engine = {r.rollout.engine} starts no processes",
+    ),
     Rule("eval.temperature", lambda r: r.eval.samples > 0, _says("eval.samples = 0 samples nothing")),
     *(
         Rule(f"eval.{key}", has_held_out, _says("there are no held-out prompts (data.holdout or data.eval)"))

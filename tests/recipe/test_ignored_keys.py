@@ -52,6 +52,12 @@ CASES = [
         "objective.kl.coefficient = 0: there is no KL term",
         ["objective.kl.coefficient=0.1"],
     ),
+    ("sync.gguf=q8_0", "rollout.engine = native is given no GGUF", ["rollout.engine=llama_server"]),
+    (
+        "rollout.allow_stale=true",
+        "rollout.engine = native is given every new version",
+        ["rollout.engine=openai", "rollout.servers=[http://127.0.0.1:8000]"],
+    ),
     ("objective.kl.target=0.2", "objective.kl.controller = fixed does not steer", [ADAPTIVE]),
     ("objective.kl.horizon=20", "objective.kl.controller = fixed does not steer", [ADAPTIVE]),
     (
@@ -110,6 +116,9 @@ def test_set_but_not_read_is_refused(setting, reason, mend):
         (["objective.correction.kind=truncate", "objective.correction.low=0.1"], "objective.correction.low"),
         (["data.holdout=4", "eval.samples=0", "eval.temperature=0.5"], "eval.temperature"),
         (["data.template=none", "data.enable_thinking=true"], "data.enable_thinking"),
+        (["rollout.engine=llama_server", "rollout.dtype=bfloat16"], "rollout.dtype"),
+        (["rollout.engine=openai", "rollout.servers=[http://a]", "rollout.dtype=bfloat16"], "rollout.dtype"),
+        (["rollout.engine=transformers", "rollout.replicas=2"], "rollout.replicas"),
         (["data.template=none", "model.chat_template=t.jinja"], "model.chat_template"),
     ],
 )

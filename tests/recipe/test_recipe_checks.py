@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from assay.errors import UserError
-from assay.recipe.checks import CHECKS, refusals
+from assay.recipe.checks import CHECKS, refusals, refuse_training
 from assay.recipe.derived import anchor_needs, choose_anchor
 from assay.recipe.doubts import of_resuming, warnings
 from assay.recipe.load import check_recipe, load_recipe
@@ -233,6 +233,36 @@ CASES = [
         "model.revision belongs to a model of the hub, and model.path is 'demo'",
         ["model.path=some/model"],
     ),
+    (
+        ["run.deterministic=true", "rollout.engine=llama_server"],
+        "rollout.engine llama_server does not go with run.deterministic: use native",
+        ["run.deterministic=false"],
+    ),
+    (
+        ["rollout.engine=openai"],
+        "rollout.servers is empty: name the server that openai asks",
+        ["rollout.servers=[http://127.0.0.1:8000]"],
+    ),
+    (
+        ["rollout.engine=llama_server", "rollout.servers=[http://127.0.0.1:8000]"],
+        "rollout.servers would keep the weights that they were started with",
+        ["rollout.servers=[]"],
+    ),
+    (
+        ["rollout.engine=llama_server", "rollout.max_running=256"],
+        "rollout.max_running 256 are more slots than a llama.cpp server has: use at most 255",
+        ["rollout.max_running=255"],
+    ),
+    (
+        ["rollout.engine=transformers", "regime.kv=keep"],
+        "regime.kv 'keep' is not possible with transformers, which computes them anew",
+        ["regime.kv=recompute"],
+    ),
+    (
+        ["rollout.engine=transformers", "rollout.dtype=int8"],
+        "rollout.dtype int8 is the native engine's",
+        ["rollout.dtype=bfloat16"],
+    ),
 ]
 
 
@@ -249,6 +279,14 @@ def test_every_check_is_exercised():
         recipe = load_recipe({}, [*DATA, *overrides], check=False).recipe
         hit |= {check.__name__ for check in CHECKS if list(check(recipe))}
     assert hit == {check.__name__ for check in CHECKS}
+
+
+def test_fixed_weights_are_trained_on_only_where_that_is_meant():
+    servers = ["rollout.engine=openai", "rollout.servers=[http://127.0.0.1:8000]"]
+    with pytest.raises(UserError, match=r"rollout.engine: openai cannot be given new weights"):
+        refuse_training(load_recipe({}, [*DATA, *servers]).recipe)
+    refuse_training(load_recipe({}, [*DATA, *servers, "rollout.allow_stale=true"]).recipe)
+    refuse_training(load_recipe({}, DATA).recipe)
 
 
 def test_a_generation_type_that_follows_another_is_not_blamed_twice():

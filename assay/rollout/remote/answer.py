@@ -20,6 +20,7 @@ def ask_seed(request: Request, index: int, held: int) -> int:
     """A seed for a server's generator: of the run, the admission, the prompt, the index and the tokens held already.
 
     >>> from assay.records import Prompt
+    >>> from assay.rollout.sampling import Sampling
     >>> request = Request(3, Prompt("p", (), "", (1,)), 1, Sampling(), seed=5)
     >>> ask_seed(request, 0, 0) == ask_seed(request, 0, 0), ask_seed(request, 0, 0) == ask_seed(request, 0, 7)
     (True, False)
