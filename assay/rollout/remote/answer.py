@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from assay.records import Finish, Rollout, Segment
 from assay.rollout.engine import Request
 from assay.rollout.remote.dialect import Piece, full_logprobs
+from assay.rollout.segments import appended, begun_tokens
 
 SEEDS = 1 << 31
 """Servers take seeds below this; several continuations of one question use the following ones too."""
@@ -49,7 +50,7 @@ class Answer:
     @property
     def held(self) -> tuple[int, ...]:
         """The answer's tokens so far, begun ones included."""
-        return (*(t for segment in self.request.begun for t in segment.token_ids), *self.tokens)
+        return (*begun_tokens(self.request.begun), *self.tokens)
 
     @property
     def left(self) -> int:
@@ -104,16 +105,3 @@ class Answer:
         kept = logprobs if sampling.cuts else None
         return Segment("policy", tuple(self.tokens), full, tuple(self.versions), kept)
 
-
-def appended(begun: tuple[Segment, ...], new: Segment | None) -> tuple[Segment, ...]:
-    """``begun`` with a policy segment behind it, as part of the last one where that is the policy's too."""
-    if new is None:
-        return begun
-    if not begun or begun[-1].kind != "policy":
-        return (*begun, new)
-    last = begun[-1]
-    kept = None
-    if last.kept_logprobs is not None and new.kept_logprobs is not None:
-        kept = last.kept_logprobs + new.kept_logprobs
-    ids, logprobs = last.token_ids + new.token_ids, last.sampler_logprobs + new.sampler_logprobs
-    return (*begun[:-1], Segment("policy", ids, logprobs, last.versions + new.versions, kept))
