@@ -45,19 +45,14 @@ class Head:
 
     def __call__(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probs of ``targets`` (n,) given ``hidden`` (n, H), and entropies of the same softmax, both (n,)."""
-        config = self.model.config.get_text_config()
-        linear = self.model.get_output_embeddings()
-        softcap = getattr(config, "final_logit_softcapping", None)
-        scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+        linear, scale, softcap = self._parts()
         if type(linear) is nn.Linear and softcap is None:
             bias = None if linear.bias is None else wide(linear.bias)
             settings = (scale / self.temperature, self.chunk, self.entropy_gradient)
             return _LogProbs.apply(wide(hidden), wide(linear.weight), bias, targets, *settings)
 
         def score(states: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-            logits = wide(linear(states.to(next(linear.parameters()).dtype))) * scale
-            capped = logits if softcap is None else softcap * torch.tanh(logits / softcap)
-            return self._read(capped / self.temperature, wanted)
+            return self._read(self._transformed(states), wanted)
 
         chunks = zip(hidden.split(self.chunk), targets.split(self.chunk), strict=True)
         parts: list[Any] = [
@@ -67,6 +62,23 @@ class Head:
             for chunk in chunks
         ]
         return torch.cat([p for p, _ in parts]), torch.cat([e for _, e in parts])
+
+    def distributions(self, hidden: Tensor) -> Tensor:
+        """Log-probs of the whole vocabulary given ``hidden`` (n, H), all at once: (n, V)."""
+        return torch.log_softmax(self._transformed(hidden), dim=-1)
+
+    def _parts(self) -> tuple[Any, float, float | None]:
+        """The linear layer, the factor of its logits, and their soft cap."""
+        config = self.model.config.get_text_config()
+        scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+        return self.model.get_output_embeddings(), scale, getattr(config, "final_logit_softcapping", None)
+
+    def _transformed(self, states: Tensor) -> Tensor:
+        """Logits over the temperature, capped where the family caps them."""
+        linear, scale, softcap = self._parts()
+        logits = wide(linear(states.to(next(linear.parameters()).dtype))) * scale
+        capped = logits if softcap is None else softcap * torch.tanh(logits / softcap)
+        return capped / self.temperature
 
     def _read(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         logs = torch.log_softmax(logits, dim=-1)

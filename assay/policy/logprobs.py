@@ -52,6 +52,15 @@ class Scorer:
         log p = (logits / temperature)[target] - logsumexp(logits / temperature); the entropy is of the same softmax.
         """
         micro = micro.to(self.device)
+        return self.head(self._states(micro), micro.targets)
+
+    @torch.no_grad()
+    def distributions(self, micro: MicroBatch) -> Tensor:
+        """Log-probs of the whole vocabulary where the scored tokens are predicted, (n, V)."""
+        return self.head.distributions(self._states(micro.to(self.device)))
+
+    def _states(self, micro: MicroBatch) -> Tensor:
+        """Hidden states (n, H) that predict the scored tokens."""
         with torch.autocast(self.device.type, dtype=self.compute, enabled=self.autocast):
             if self.ragged == "no":
                 hidden = self._hidden(micro.input_ids, micro.positions.clamp(min=0), self._mask(micro))
@@ -63,7 +72,7 @@ class Scorer:
                 rank = torch.empty_like(micro.input_ids.flatten())
                 rank[places.order] = torch.arange(len(places.order), device=self.device)
                 predicts = rank[micro.predicts]
-        return self.head(hidden.flatten(0, 1)[predicts], micro.targets)
+        return hidden.flatten(0, 1)[predicts]
 
     def _places(self, micro: MicroBatch) -> tuple[Places, Tensor | dict[str, Tensor]]:
         """Who attends to whom, and the masks that say it where the places do not."""

@@ -113,6 +113,16 @@ class Policy:
         """Log-probs of the tokens of a group's rollouts under the current weights, one after the other."""
         return self.score(pack([group], self.recipe.reward)).tolist()
 
+    def distributions(self, groups: Sequence[Group]) -> Tensor:
+        """Log-probs (N, V) of the whole vocabulary at the tokens of the groups' rollouts, under the current weights."""
+        batch = pack(groups, self.recipe.reward)
+        micros = pack_sequences(batch, torch.ones(batch.n_sequences, dtype=torch.bool), self.recipe.update)
+        parts = [self._scorer.distributions(micro).cpu() for micro in micros]
+        found = torch.empty(batch.n_tokens, parts[0].shape[1], dtype=parts[0].dtype)
+        for micro, part in zip(micros, parts, strict=True):
+            found[micro.tokens] = part
+        return found
+
     def save(self, folder: Path) -> None:
         """Write trainable weights, optimizer and random state into ``folder``. Raises OSError."""
         save_state(folder, self._parameters, self._optimizer, self.optimizer_steps)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Precision = Literal["float32", "bfloat16"]
 RolloutPrecision = Literal["float32", "bfloat16", "int8"]
+DriftAction = Literal["warn", "publish", "sync", "rollback"]
 
 
 class Section(BaseModel):
@@ -348,6 +349,25 @@ class SyncRecipe(Section):
     """Precision of the weights that ``llama_server`` is given."""
 
 
+class DriftRecipe(Section):
+    """Watching how far the policy has moved from the one that samples, before each publish: thresholds, and what is
+    done beyond them. ``warn``: say so; ``publish``: hand the weights over now; ``sync``: and go on at staleness 0;
+    ``rollback``: to the weights and the optimizer of the last good checkpoint."""
+
+    kl: float | None = Field(default=None, gt=0)
+    """Nats per token: KL(sampling policy, moved policy) of the whole vocabulary, on answers sampled once."""
+    kl_action: DriftAction = "warn"
+    """Beyond ``kl``."""
+    ess: float | None = Field(default=None, gt=0, lt=1)
+    """Least effective sample size of a step's sequence weights, over their number."""
+    ess_action: DriftAction = "warn"
+    """Below ``ess``."""
+    surprise: float | None = Field(default=None, gt=0)
+    """Standard deviations of the log gradient norm above its running mean."""
+    surprise_action: DriftAction = "warn"
+    """Beyond ``surprise``."""
+
+
 class EvalRecipe(Section):
     """Held-out evaluation."""
 
@@ -427,6 +447,8 @@ class Recipe(Section):
     """Synchronous or asynchronous."""
     sync: SyncRecipe = SyncRecipe()
     """Weights to the engine."""
+    drift: DriftRecipe = DriftRecipe()
+    """Thresholds and actions."""
     eval: EvalRecipe = EvalRecipe()
     """Held-out evaluation."""
     checkpoint: CheckpointRecipe = CheckpointRecipe()

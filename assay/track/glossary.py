@@ -24,8 +24,8 @@ AREAS: Mapping[str, str] = MappingProxyType(
         "update": "The optimizer step and the mathematics behind it.",
         "sft": "Supervised warm-up on given completions (`assay sft`).",
         "mismatch": "How far the sampler is from the trainer on the tokens that it sampled: precision, kernels and, "
-        "with staleness, older weights. Over the rollouts that are forwarded before the weights move: with a live anchor "
-        "those that have an advantage.",
+        "with staleness, older weights. Over the rollouts that are forwarded before the weights move: with a live "
+        "anchor those that have an advantage.",
         "sync": "Handing new weights to the engine.",
         "eval": "Held-out problems, never trained on. Ends named _low and _high bound a 95% interval, over problems.",
         "time": "Where the seconds of a step went. Phases that overlap add up to more than the step.",
