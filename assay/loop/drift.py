@@ -34,12 +34,12 @@ MEMORY = 0.95
 LEAST_SPREAD = 0.1
 """Least standard deviation of the log norm: below 10 % no change of a norm is a surprise by being regular before."""
 MAX_ROLLBACKS = 3
-"""Rollbacks to one and the same checkpoint; the next one stops the run."""
+"""Rollbacks to the same checkpoint that a run survives."""
 
 
 @dataclass(frozen=True)
 class Readings:
-    """What was measured of a step before its publish; ``None`` where the recipe has no threshold or nothing was found."""
+    """What was measured of a step before its publish; ``None`` without a threshold, or where nothing was found."""
 
     kl: float | None = None
     """Nats per token, of the policy that samples from the one that moved."""
@@ -78,9 +78,7 @@ class NormMemory:
             value = min(max(value, self.mean - reach), self.mean + reach)
         share = max(1 / (self.count + 1), 1 - MEMORY)
         away = value - self.mean
-        return NormMemory(
-            self.count + 1, self.mean + share * away, (1 - share) * (self.variance + share * away * away)
-        )
+        return NormMemory(self.count + 1, self.mean + share * away, (1 - share) * (self.variance + share * away * away))
 
 
 @dataclass(frozen=True)
@@ -89,11 +87,13 @@ class DriftState:
 
     norms: NormMemory = NormMemory()
     synchronous: bool = False
-    """Has the run dropped to staleness 0?"""
+    """Has the run dropped to staleness 0? It stays there to its end."""
     good: int | None = None
     """Step of the newest checkpoint that a step without a crossing followed: where a rollback leads."""
+    restored: int | None = None
+    """Step of the last rollback: the checkpoint written then holds the weights of ``good``."""
     rollbacks: int = 0
-    """How often the run went back to it."""
+    """How often the run went back to that checkpoint."""
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> DriftState:
@@ -104,6 +104,19 @@ class DriftState:
         (True, True)
         """
         return cls(**{**kept, "norms": NormMemory(**kept["norms"])}) if kept else cls()
+
+    def after(self, step: int, decision: Decision, checkpoint: int | None) -> DriftState:
+        """The state once ``decision`` is carried out after ``step``; ``checkpoint`` is the step of the newest one.
+
+        A checkpoint is good when a step without a crossing followed it; one written by a rollback says nothing new.
+        """
+        if decision.action == "rollback":
+            return replace(self, rollbacks=self.rollbacks + 1, restored=step)
+        if decision.action == "sync":
+            return replace(self, synchronous=True)
+        if decision.crossings or checkpoint is None or checkpoint in (self.good, self.restored):
+            return self
+        return replace(self, good=checkpoint, rollbacks=0)
 
 
 @dataclass(frozen=True)
@@ -136,7 +149,7 @@ class Decision:
     @property
     def action(self) -> DriftAction | None:
         """The severest of the crossings' actions."""
-        return max((c.action for c in self.crossings), key=ACTIONS.index, default=None)
+        return next((a for a in reversed(ACTIONS) if any(c.action == a for c in self.crossings)), None)
 
     @property
     def publishes(self) -> bool:
@@ -210,26 +223,16 @@ class DriftMonitor:
         ess = update.metrics.get("update/ess_sequence") if self.settings.ess is not None else None
         return Readings(kl, ess, surprise)
 
-    def rolled_back(self) -> None:
-        """The policy's weights were replaced since they were measured."""
-        self._moved = None
-        self.state = replace(self.state, rollbacks=self.state.rollbacks + 1)
-
-    def checkpointed(self, step: int, decision: Decision) -> None:
-        """Note that the checkpoint of ``step`` was followed by a step; without a crossing it is a good one."""
-        if not decision.crossings and self.state.good != step:
-            self.state = replace(self.state, good=step, rollbacks=0)
-
-    def dropped_to_sync(self) -> None:
-        """The run goes on at staleness 0, to its end."""
-        self.state = replace(self.state, synchronous=True)
+    def settle(self, step: int, decision: Decision, checkpoint: int | None) -> None:
+        """Carry on from ``step``, the decision carried out: see `DriftState.after`."""
+        if decision.action == "rollback":
+            self._moved = None  # measured of weights that are gone
+        self.state = self.state.after(step, decision, checkpoint)
 
     def metrics(self, readings: Readings, decision: Decision) -> dict[str, float]:
         """What is logged of a step: the readings there are, and the place of the action in `ACTIONS`, from 1."""
         if self.settings == DriftRecipe():
             return {}
-        found = {f"drift/{name}": value for name, value in asdict(readings).items() if value is not None}
-        action = 0 if decision.action is None else 1 + ACTIONS.index(decision.action)
-        return found | {"drift/action": action, "drift/rollbacks": self.state.rollbacks}
-
-
+        found: dict[str, float] = {f"drift/{k}": v for k, v in asdict(readings).items() if v is not None}
+        found["drift/action"] = 0 if decision.action is None else 1 + ACTIONS.index(decision.action)
+        return found | {"drift/rollbacks": self.state.rollbacks}

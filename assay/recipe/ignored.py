@@ -55,6 +55,14 @@ def _estimator_rule(key: str) -> Rule:
     )
 
 
+def _drift_rule(measure: str) -> Rule:
+    return Rule(
+        f"drift.{measure}_action",
+        lambda recipe: getattr(recipe.drift, measure) is not None,
+        _says(f"drift.{measure} has no threshold"),
+    )
+
+
 def _divides(recipe: Recipe) -> bool:
     """Is there a standard deviation to divide by, for the estimators whose divisor ``scale`` chooses?"""
     return "scale" not in reads_of_estimator(recipe.objective.estimator) or recipe.objective.scale != "none"
@@ -140,6 +148,7 @@ RULES: tuple[Rule, ...] = (
         lambda r: r.rollout.engine not in ("transformers", "openai"),
         lambda r: f"rollout.engine = {r.rollout.engine} starts no processes",
     ),
+    *(_drift_rule(measure) for measure in ("kl", "ess", "surprise")),
     Rule("eval.temperature", lambda r: r.eval.samples > 0, _says("eval.samples = 0 samples nothing")),
     *(
         Rule(f"eval.{key}", has_held_out, _says("there are no held-out prompts (data.holdout or data.eval)"))

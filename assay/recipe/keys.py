@@ -137,7 +137,7 @@ def unknown_keys(values: Mapping[Any, Any], section: type[Section] = Recipe, pat
 
 
 def nearest_key(path: str) -> str | None:
-    """The known key that was probably meant: the same name elsewhere, a similar sibling, a similar path.
+    """The known key that was probably meant: the same name elsewhere (a section first), a similar sibling or path.
 
     >>> nearest_key("update.learning_rte"), nearest_key("learning_rate"), nearest_key("zzz")
     ('update.learning_rate', 'update.learning_rate', None)
@@ -148,6 +148,7 @@ def nearest_key(path: str) -> str | None:
     last = {key: key.rpartition(".")[2] for key in known}
     siblings = [k for k in known if k.rpartition(".")[0] == above]
     namesakes = [k for k in known if last[k] == name]
+    namesakes = [k for k in namesakes if schema_keys()[k].section is not None] or namesakes
     near = difflib.get_close_matches(name, [last[k] for k in siblings], n=1, cutoff=0.7)
     similar = difflib.get_close_matches(name, list(last.values()), n=1, cutoff=0.75)
     if namesakes:

@@ -26,6 +26,7 @@ AREAS: Mapping[str, str] = MappingProxyType(
         "mismatch": "How far the sampler is from the trainer on the tokens that it sampled: precision, kernels and, "
         "with staleness, older weights. Over the rollouts that are forwarded before the weights move: with a live "
         "anchor those that have an advantage.",
+        "drift": "How far the policy has moved from the one that samples, before each publish (the recipe's `drift`).",
         "sync": "Handing new weights to the engine.",
         "eval": "Held-out problems, never trained on. Ends named _low and _high bound a 95% interval, over problems.",
         "time": "Where the seconds of a step went. Phases that overlap add up to more than the step.",
@@ -340,6 +341,22 @@ GLOSSARY: tuple[Metric, ...] = (
         "those computed anew under the new weights; one answer is measured after each publish.",
         (-inf, 0.01),
     ),
+    # drift
+    Metric(
+        "drift/kl",
+        "nats/token",
+        "KL of the moved policy from the one that samples, whole vocabulary, on answers sampled once.",
+        note="Exact on its tokens: no sampling noise. What is never said in those answers it does not see.",
+    ),
+    Metric("drift/ess", "share", "Effective sample size of the step's sequence weights, as drift.ess is held to it."),
+    Metric(
+        "drift/surprise",
+        "deviations",
+        "Standard deviations of the log gradient norm above its running mean.",
+        (-inf, 4.0),
+    ),
+    Metric("drift/action", "code", "What was done: 0 nothing, 1 warn, 2 publish, 3 sync, 4 rollback."),
+    Metric("drift/rollbacks", "count", "Rollbacks to the present good checkpoint."),
     # sync
     Metric(
         "sync/probe_gap",

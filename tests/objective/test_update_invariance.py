@@ -148,6 +148,29 @@ def test_a_rejected_rollout_still_moves_its_baseline(seed: int):
 
 
 @pytest.mark.parametrize("aggregation", sorted(AGGREGATIONS))
+@settings(deadline=None, max_examples=15)
+@given(seed=SEEDS)
+def test_rejected_tokens_leave_numerator_and_denominator(aggregation: str, seed: int):
+    """A step whose masked tokens were forced, and its others weighed as they were, has the same gradient and totals."""
+    case = draw(seed)
+    chosen = recipe(seed, aggregation=aggregation, estimator="grpo", kl=KlRecipe(), entropy=0.0)
+    masking = chosen.model_copy(update={"correction": CorrectionRecipe(kind="mask", low=0.6, high=1.2)})
+    weighing = chosen.model_copy(update={"correction": CorrectionRecipe(kind="truncate", high=1.2)})
+    masked = update(case, masking, whole(case))
+    rejected = (
+        case.step.tokens
+        & ~masked.plan.counts
+        & ~(case.step.truncated[case.step.layout.sequence] & chosen.mask_truncated)
+    )
+    forced = replace(case, step=replace(case.step, trainable=case.step.trainable & ~rejected))
+    without = update(forced, weighing, whole(forced))
+    assert_close(masked.gradient, without.gradient, atol=1e-12, rtol=1e-9)
+    assert masked.totals.tokens == without.totals.tokens
+    assert masked.totals.sequences == without.totals.sequences
+    assert torch.equal(masked.totals.group_tokens, without.totals.group_tokens)
+
+
+@pytest.mark.parametrize("aggregation", sorted(AGGREGATIONS))
 @settings(deadline=None, max_examples=10)
 @given(seed=SEEDS)
 def test_truncated_answers_leave_numerator_and_denominator(aggregation: str, seed: int):

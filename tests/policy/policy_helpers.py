@@ -83,14 +83,16 @@ def batch_of(groups: Sequence[Group]) -> Batch:
     return pack(groups, Recipe().reward)
 
 
-def with_sampler(groups: Sequence[Group], model: Any, seed: int = 0) -> list[Group]:
-    """The groups as if sampled by an engine whose log-probs are off the model's by one of ``SAMPLER_GAPS``."""
+def with_sampler(
+    groups: Sequence[Group], model: Any, seed: int = 0, gaps: Sequence[float] = SAMPLER_GAPS
+) -> list[Group]:
+    """The groups as if sampled by an engine whose log-probs are off the model's by one of ``gaps``."""
     rng = random.Random(seed)
     logprobs = iter(plain_logprobs(model, batch_of(groups))[0].tolist())
 
     def sampled(segment: Segment) -> Segment:
         found = [next(logprobs) for _ in segment.token_ids]
-        noisy = tuple(p - rng.choice(SAMPLER_GAPS) for p in found)
+        noisy = tuple(p - rng.choice(gaps) for p in found)
         return replace(segment, sampler_logprobs=noisy) if segment.kind == "policy" else segment
 
     return [

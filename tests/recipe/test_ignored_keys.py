@@ -60,6 +60,10 @@ CASES = [
     ),
     ("objective.kl.target=0.2", "objective.kl.controller = fixed does not steer", [ADAPTIVE]),
     ("objective.kl.horizon=20", "objective.kl.controller = fixed does not steer", [ADAPTIVE]),
+    *(
+        (f"drift.{measure}_action=rollback", f"drift.{measure} has no threshold", [f"drift.{measure}=0.5"])
+        for measure in ("kl", "ess", "surprise")
+    ),
     (
         "objective.correction.high=3",
         "objective.correction.kind = none weighs nothing",

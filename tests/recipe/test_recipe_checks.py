@@ -119,6 +119,46 @@ CASES = [
         ["objective.correction.reject_high=1.1"],
     ),
     (
+        ["sync.every=drift", "drift.kl=0.1", "drift.kl_action=publish"],
+        "sync.every 'drift' has no choice at regime.max_staleness = 0, which publishes every version",
+        ["regime.max_staleness=4"],
+    ),
+    (
+        ["sync.every=4", "regime.max_staleness=2"],
+        "sync.every 4 leaves the engine further behind than regime.max_staleness = 2: at most 3",
+        ["sync.every=3"],
+    ),
+    (
+        ["sync.every=drift", "regime.max_staleness=4", "drift.kl=0.1"],
+        "sync.every 'drift' publishes when the KL asks for it: set drift.kl (.05) and drift.kl_action=publish",
+        ["drift.kl_action=publish"],
+    ),
+    (
+        ["regime.max_staleness=null", "drift.ess=0.3"],
+        "regime.max_staleness null needs a bound on what is in the making: set regime.max_groups, 64 or so",
+        ["regime.max_groups=64"],
+    ),
+    (
+        ["regime.max_staleness=null", "regime.max_groups=64"],
+        "regime.max_staleness null leaves staleness to the drift monitor, which has no threshold",
+        ["drift.ess=0.3"],
+    ),
+    (
+        ["drift.ess=0.3", "drift.ess_action=publish"],
+        "drift.ess_action 'publish' is what sync.every = 1 does at every version",
+        ["drift.ess_action=warn"],
+    ),
+    (
+        ["drift.kl=0.3", "drift.kl_action=sync"],
+        "drift.kl_action 'sync' drops to staleness 0, where regime.max_staleness is: use warn or rollback",
+        ["regime.max_staleness=1"],
+    ),
+    (
+        ["drift.surprise=4", "drift.surprise_action=rollback", "checkpoint.every=0"],
+        "drift.surprise_action 'rollback' needs checkpoints on the way: checkpoint.every = 0 keeps none, use 10",
+        ["checkpoint.every=10"],
+    ),
+    (
         ["objective.kl.controller=adaptive"],
         "objective.kl.controller 'adaptive' multiplies the coefficient, and 0 stays 0",
         ["objective.kl.coefficient=0.1"],

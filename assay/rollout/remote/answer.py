@@ -104,4 +104,3 @@ class Answer:
         full = logprobs if full_logprobs(sampling) else (math.nan,) * len(logprobs)
         kept = logprobs if sampling.cuts else None
         return Segment("policy", tuple(self.tokens), full, tuple(self.versions), kept)
-
