@@ -49,6 +49,20 @@ def vllm_server(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
     return server_engines(recipe, model, tokenizer)
 
 
+@engines.register("transformers")
+def transformers_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
+    """Plain ``generate`` in this process, the slow reference (see :mod:`assay.rollout.generate`)."""
+    from assay.rollout.generate import GenerateEngine
+
+    return GenerateEngine(
+        model,
+        tokenizer,
+        dtype=getattr(torch, generation_dtype(recipe)),
+        max_running=recipe.rollout.max_running,
+        snapshot=recipe.regime.max_staleness != 0,
+    )
+
+
 @engines.register("llama_server")
 def llama_server_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
     """llama.cpp servers that are given each new version as a GGUF file (see :mod:`assay.rollout.llama`)."""

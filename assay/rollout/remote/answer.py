@@ -59,7 +59,9 @@ class Answer:
 
     def settle(self, stop: frozenset[int]) -> None:
         """Finish it where what it holds is an answer already: at a stop token, or with no room left."""
-        if self.finish is None and self.held and self.held[-1] in stop:
+        begun = self.request.begun
+        sampled = bool(self.tokens) or bool(begun and begun[-1].kind == "policy")  # a forced end is none
+        if self.finish is None and sampled and self.held[-1] in stop:
             self.finish = "stop"
         elif self.finish is None and self.left <= 0:
             self.finish = "length"
