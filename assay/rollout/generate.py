@@ -170,9 +170,7 @@ class GenerateEngine:
         from transformers import GenerationConfig
 
         model: Any = self._weights.causal_lm
-        model.generation_config = (
-            GenerationConfig()
-        )  # the copy's: a checkpoint's own cuts are not asked for
+        model.generation_config = GenerationConfig()  # the copy's: a checkpoint's own cuts are not asked for
         prompt = torch.tensor([ids], device=model.device).expand(batch.n, -1)
         config = generation_config(batch.request.sampling, room, self._stop)
         cuda = [model.device] if model.device.type == "cuda" else []

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from assay.track.files import write_aside
-from assay.view import exhibits, sections
+from assay.view import exhibits, mismatch, sections
 from assay.view.charts import safe
 from assay.view.run_record import RunRecord, open_run
 
@@ -22,6 +22,7 @@ _SECTIONS: tuple[tuple[str, Callable[[RunRecord], str]], ...] = (
     ("Groups", sections.groups),
     ("Length", sections.lengths),
     ("Health", sections.health),
+    ("Sampler against trainer", mismatch.sampler),
     ("Where the time went", sections.time_spent),
     ("Completions", exhibits.samples),
 )

@@ -193,8 +193,6 @@ _SMALL: tuple[tuple[str, str], ...] = (
     ("rollout/truncated_share", "Cut at the cap"),
     ("rollout/answers_mean", "Numbers per completion"),
     ("rollout/duplicate_share", "Duplicates in a group"),
-    ("mismatch/logprob_abs_mean", "Sampler against trainer"),
-    ("update/ess_sequence", "Effective sample size"),
     ("reward/valid_share", "Valid verdicts"),
 )
 
