@@ -15,6 +15,7 @@ from assay.recipe.derived import (
     choose_anchor,
     extra_groups,
     generation_dtype,
+    generation_place,
     has_held_out,
     optimizer_steps,
     ratio_moves,
@@ -174,6 +175,7 @@ def _batch(recipe: Recipe) -> Iterator[Row]:
         f"{prompts} prompts x {each} answers x {cap} tokens: at most {prompts * each * cap:,} a step, "
         f"in {_precision(recipe)}",
     )
+    yield "generate", generation_place(recipe)
     if extra := extra_groups(recipe):
         more = extra * each * cap
         yield "replace", f"groups without signal, by at most {extra} further ones (at most {more:,} tokens)"

@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from assay.errors import UserError
+from assay.errors import UserError, nearest
 from assay.recipe.derived import (
     WATCH,
     anchor_needs,
     corrects,
     generation_dtype,
     has_held_out,
+    native_process,
     part_names,
     rejects_sequences,
     watch_names,
@@ -299,6 +300,32 @@ def engine_addresses(recipe: Recipe) -> Iterator[Refusal]:
         yield Refusal("rollout.servers", reason)
 
 
+NATIVE_OPTIONS = ("threads",)
+"""What ``rollout.options`` may hold for the native engine in a process of its own."""
+
+
+def native_processes(recipe: Recipe) -> Iterator[Refusal]:
+    """How many processes, and what each may be told."""
+    rollout = recipe.rollout
+    if rollout.engine != "native":
+        return
+    if rollout.replicas > 1 and rollout.process == "trainer":
+        yield Refusal("rollout.replicas", f"{rollout.replicas} engines do not fit into the trainer's process: use 1")
+    if rollout.replicas > 1 and recipe.run.deterministic:
+        reason = f"{rollout.replicas}: which replica gets an answer depends on the clock; run.deterministic has 1"
+        yield Refusal("rollout.replicas", reason)
+    if native_process(recipe) == "trainer":
+        return
+    for name, value in rollout.options.items():
+        if name not in NATIVE_OPTIONS:
+            known = ", ".join(NATIVE_OPTIONS)
+            yield Refusal(
+                "rollout.options", f"{name} is nothing that native knows{nearest(name, NATIVE_OPTIONS)}: {known}"
+            )
+        elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            yield Refusal("rollout.options", f"{name} must be a whole number of at least 1, not {value!r}")
+
+
 def llama_slots(recipe: Recipe) -> Iterator[Refusal]:
     """llama.cpp has 256 sequences at most, and the probe takes one."""
     if recipe.rollout.engine == "llama_server" and recipe.rollout.max_running > 255:
@@ -405,6 +432,7 @@ CHECKS: tuple[Check, ...] = (
     token_budget,
     deterministic_engine,
     engine_addresses,
+    native_processes,
     llama_slots,
     kept_keys,
     plain_precision,

@@ -90,6 +90,37 @@ def sampler_precision(recipe: Recipe) -> str:
     return recipe.sync.gguf if recipe.rollout.engine == "llama_server" else generation_dtype(recipe)
 
 
+def native_process(recipe: Recipe) -> Literal["trainer", "own"]:
+    """Where the native engine runs: what ``rollout.process: auto`` means.
+
+    In a process of its own where it may run ahead of the trainer, or where there are several. Deterministic runs stay
+    in one process: neither waits for the other there.
+
+    >>> native_process(Recipe())
+    'trainer'
+    """
+    if recipe.rollout.process != "auto":
+        return recipe.rollout.process
+    ahead = recipe.regime.max_staleness != 0 and not recipe.run.deterministic
+    return "own" if ahead or recipe.rollout.replicas > 1 else "trainer"
+
+
+def generation_place(recipe: Recipe) -> str:
+    """Where answers are generated, in words.
+
+    >>> generation_place(Recipe())
+    "native, in the trainer's process"
+    """
+    rollout = recipe.rollout
+    if rollout.engine != "native":
+        return rollout.engine
+    if native_process(recipe) == "trainer":
+        return "native, in the trainer's process"
+    if rollout.replicas == 1:
+        return "native, in a process of its own"
+    return f"native, in {rollout.replicas} processes of their own"
+
+
 def extra_groups(recipe: Recipe) -> int:
     """Most groups that dynamic sampling may add to a step; 0 without it."""
     rollout = recipe.rollout

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from assay.recipe.checks import Refusal
-from assay.recipe.derived import has_held_out
+from assay.recipe.derived import has_held_out, native_process
 from assay.recipe.keys import flatten
 from assay.recipe.names import (
     ESTIMATOR_KEYS,
@@ -149,6 +149,19 @@ RULES: tuple[Rule, ...] = (
         lambda r: f"rollout.engine = {r.rollout.engine} starts no processes",
     ),
     *(_drift_rule(measure) for measure in ("kl", "ess", "surprise")),
+    Rule(
+        "rollout.process",
+        lambda r: r.rollout.engine == "native",
+        lambda r: f"rollout.engine = {r.rollout.engine} chooses its own processes",
+    ),
+    *(
+        Rule(
+            f"rollout.{key}",
+            lambda r: r.rollout.engine != "native" or native_process(r) == "own",
+            _says("the native engine runs in the trainer's process (rollout.process: own gives it one)"),
+        )
+        for key in ("options", "timeout_s")
+    ),
     Rule("eval.temperature", lambda r: r.eval.samples > 0, _says("eval.samples = 0 samples nothing")),
     *(
         Rule(f"eval.{key}", has_held_out, _says("there are no held-out prompts (data.holdout or data.eval)"))

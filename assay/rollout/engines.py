@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from assay.recipe.derived import generation_dtype
+from assay.recipe.derived import generation_dtype, native_process
 from assay.recipe.schema import Recipe
 from assay.registry import Registry
 from assay.rollout.engine import Engine
@@ -22,13 +22,18 @@ engines: Registry[EngineFactory] = Registry("engine")
 
 @engines.register("native")
 def native_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
-    """The engine in this process, on the trainer's weights (see :mod:`assay.rollout.native`)."""
+    """The engine on the trainer's weights, in this process (`assay.rollout.native`) or its own (`.process`)."""
+    if native_process(recipe) == "own":
+        from assay.rollout.process.factory import native_processes
+
+        return native_processes(recipe, model, tokenizer)
     return NativeEngine(
         model,
         tokenizer,
         dtype=getattr(torch, generation_dtype(recipe)),
         max_running=recipe.rollout.max_running,
         deterministic=recipe.run.deterministic,
+        snapshot=recipe.regime.max_staleness != 0,
         kv=recipe.regime.kv,
     )
 

@@ -75,6 +75,8 @@ class NativeEngine:
         stop: frozenset[int] | None = None,
         kv: Literal["recompute", "keep"] = "recompute",
         heard: Heard | None = None,
+        busy: Callable[[], None] | None = None,
+        version: int = 0,
     ) -> None:
         """Raises UserError for an architecture that the engine cannot serve.
 
@@ -83,6 +85,7 @@ class NativeEngine:
         ``prefill_tokens``: most positions of one prefill. ``snapshot``: sample from a copy even at equal
         precision. ``stop``: ids that end an answer, absent those of the model and its tokenizer. ``kv``: what becomes
         of running answers' keys and values at a publish. ``heard``: see `Heard`.
+        ``busy``: called after each batch of a prefill. ``version``: of the present weights.
         """
         self._runner = prepare(model, prefill_tokens, dtype, snapshot)
         self._network = self._runner.network
@@ -97,7 +100,8 @@ class NativeEngine:
         self._done: deque[tuple[int, Rollout]] = deque()
         self._kv, self._heard = kv, heard
         self._aged: Sequence | None = None
-        self._version = 0
+        self._runner.busy = busy
+        self._version = version
         self._generated = 0
         self._news: asyncio.Event | None = None
         self._stopping = False

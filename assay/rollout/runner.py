@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -27,6 +28,8 @@ class ModelRunner:
         self.prefill_tokens = prefill_tokens
         self.cache = SlotCache()
         self.stats = Stats()
+        self.busy: Callable[[], None] | None = None
+        """Called after each batch of a prefill, which may take long."""
         self._prompts: Prompts | None = None
         self._prefix: Prefix | None = None
 
@@ -120,6 +123,8 @@ class ModelRunner:
             prefilled=self.stats.prefilled + len(batch),
             padded_tokens=self.stats.padded_tokens + int(padding.sum()),
         )
+        if self.busy is not None:
+            self.busy()
         return logits[view.rows]
 
     def restore(self, prefix: Prefix, sequences: list[Sequence], slots: list[int]) -> Tensor:

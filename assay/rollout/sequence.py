@@ -72,13 +72,17 @@ class Sequence:
         """Prompt and answer so far."""
         return (*self.request.prompt.token_ids, *self.tokens)
 
-    def append(self, token: int, logprob: float, kept: float | None, version: int, stop: frozenset[int]) -> None:
-        """Take the sampled token; end at a stop token or when the room is used up."""
+    def take(self, token: int, logprob: float, kept: float | None, version: int) -> None:
+        """Note a sampled token."""
         self.tokens.append(token)
         self.logprobs.append(logprob)
         self.versions.append(version)
         if kept is not None:
             self.kept_logprobs.append(kept)
+
+    def append(self, token: int, logprob: float, kept: float | None, version: int, stop: frozenset[int]) -> None:
+        """Take the sampled token; end at a stop token or when the room is used up."""
+        self.take(token, logprob, kept, version)
         if token in stop:
             self.finish = "stop"
         elif len(self.tokens) == len(self.uniforms):

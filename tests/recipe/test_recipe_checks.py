@@ -303,6 +303,21 @@ CASES = [
         "rollout.dtype int8 is the native engine's",
         ["rollout.dtype=bfloat16"],
     ),
+    (
+        ["rollout.process=trainer", "rollout.replicas=2"],
+        "rollout.replicas 2 engines do not fit into the trainer's process",
+        ["rollout.process=own"],
+    ),
+    (
+        ["run.deterministic=true", "rollout.replicas=3"],
+        "rollout.replicas 3: which replica gets an answer depends on the clock",
+        ["rollout.replicas=1"],
+    ),
+    (
+        ["rollout.process=own", "rollout.options={threads: half}"],
+        "rollout.options threads must be a whole number of at least 1, not 'half'",
+        ["rollout.options={threads: 1}"],
+    ),
 ]
 
 
@@ -311,6 +326,11 @@ def test_refused_with_its_reason_until_mended(overrides, message, mend):
     assert f": {message}" in refused(overrides)
     load_recipe({}, [*DATA, *overrides, *mend])
     load_recipe({}, [*DATA, *overrides], check=False)
+
+
+def test_an_option_that_the_native_engine_does_not_know_is_refused():
+    message = "rollout.options thread is nothing that native knows (did you mean 'threads'?): threads"
+    assert message in refused(["rollout.process=own", "rollout.options={thread: 2}"])
 
 
 def test_every_check_is_exercised():
