@@ -187,6 +187,7 @@ def plan(
     run: Annotated[
         str | None, typer.Option("--from", help="Run whose costs and lengths to use, or name in runs.")
     ] = None,
+    measure: Annotated[int | None, typer.Option(min=1, help="Train here for so many steps, and measure them.")] = None,
     costs: Annotated[Path | None, typer.Option(help="File with costs, as in docs/plan.md.")] = None,
     device: Annotated[str | None, typer.Option(help="h100, a100, ...: costs from its data sheet.")] = None,
     parameters: Annotated[float | None, typer.Option(min=1, help="Size of the model, such as 8e9.")] = None,
@@ -204,8 +205,10 @@ def plan(
     from assay.recipe.load import load_recipe
     from assay.view.run_record import locate
 
-    known = Known(locate(run, folder) if run else None, costs, device, parameters)
-    found = make_plan(load_recipe(recipe, overrides or []).recipe, gpus, known, steps=steps, seed=seed)
+    known = Known(locate(run, folder) if run else None, measure, costs, device, parameters)
+    settings = load_recipe(recipe, overrides or []).recipe
+    shown = _console("silent" if as_json else "plain")
+    found = make_plan(settings, gpus, known, steps=steps, seed=seed, console=shown)
     if as_json:
         print(json.dumps(plain(found), indent=2))
     else:

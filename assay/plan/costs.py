@@ -110,7 +110,8 @@ class Costs(Section):
     publish_s: float = Field(default=0.0, ge=0)
     """Handing the weights to the engines, the probe included; neither side works meanwhile."""
     wake_s: float = Field(default=0.0, ge=0)
-    """Added to each publish where engine and trainer share GPUs: sleeping and waking."""
+    """Added to each publish where engine and trainer share GPUs, for moving one GPU's worth of everything out and in
+    again; divided by their number."""
     overhead_s: float = Field(default=0.0, ge=0)
     """Of each step, what is none of the phases: metrics, logs, checkpoints."""
     verifier: Distribution = Constant(value=0.0)

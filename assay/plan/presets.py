@@ -88,7 +88,7 @@ def device_costs(recipe: Recipe, shape: ModelShape, device: Device) -> tuple[Cos
             scaling=DOUBLING,
         ),
         publish_s=0.5 + shape.parameters * 2 / SENT,
-        wake_s=0.0 if device.name == "cpu" else 2 * state / OFFLOADED / max(1, gpus),
+        wake_s=0.0 if device.name == "cpu" else 2 * state / OFFLOADED,
         overhead_s=OVERHEAD_S,
         verifier=Constant(value=VERDICT_S),
         kv_tokens=cache,
@@ -132,7 +132,12 @@ def _notes(shape: ModelShape, device: Device, costs: Costs) -> list[Note]:
             "guess",
             f"{TRAINED:.0%} of the peak; twice the devices give {2 * DOUBLING:.1f} times the speed",
         ),
-        Note("publish", f"{costs.publish_s:.2g} s, sleeping and waking {costs.wake_s:.2g} s", "guess", "20 GB/s"),
+        Note(
+            "publish",
+            f"{costs.publish_s:.2g} s, sleeping and waking {costs.wake_s:.2g} GPU seconds",
+            "guess",
+            "20 GB/s",
+        ),
         Note("a verdict", f"{VERDICT_S:g} s", "guess"),
     ]
     if costs.kv_tokens is not None:

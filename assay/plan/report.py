@@ -23,6 +23,9 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "gpus": plan.gpus,
         "best": _plain(plan.best, plan),
         "why": list(reasons(plan)),
+        "levers": [
+            {"setting": lever.setting, "price": lever.price, **asdict(lever.prediction)} for lever in plan.levers
+        ],
         "options": [_plain(o, plan) for o in plan.options],
         "rests_on": [asdict(note) for note in plan.basis.notes],
         "costs": plan.basis.costs.model_dump(),
@@ -36,6 +39,7 @@ def show(plan: Plan, console: Console) -> None:
     _print(console, "Seconds of a step", _matrix(plan))
     _print(console, "The best split at each bound on staleness", _details(plan))
     _print(console, "Take", _verdict(plan))
+    _print(console, "What would change it", _levers(plan))
 
 
 def eta(bound: int | None) -> str:
@@ -115,8 +119,8 @@ def best_by_bound(options: Sequence[Option]) -> list[Option]:
 
 
 def _details(plan: Plan) -> RenderableType:
-    table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
-    for name in ("η", "split", "step", "tokens/s", "engines\nidle", "trainer\nidle", "staleness", "rows"):
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("η", "split", "step", "tokens/s", "idle: engines", "trainer", "staleness"):
         table.add_column(name, justify="left" if name == "split" else "right", no_wrap=True)
     for option in best_by_bound(plan.options):
         found = option.prediction
@@ -127,8 +131,7 @@ def _details(plan: Plan) -> RenderableType:
             f"{found.tokens_s:,.0f}",
             f"{found.engine_idle:.0%}",
             f"{found.trainer_idle:.0%}",
-            f"{found.mean_staleness:.1f} (≤ {found.max_staleness})",
-            f"{found.rows:.0f}",
+            f"{found.mean_staleness:.1f} ≤ {found.max_staleness}",
             style="green" if option is plan.best else "",
         )
     return table
@@ -142,6 +145,23 @@ def _verdict(plan: Plan) -> RenderableType:
     table.add_row(Text(f"{place(best, plan)}, {keys}: {short(best.prediction.step_s)} s a step", "bold green"))
     for reason in reasons(plan):
         table.add_row(reason)
+    return table
+
+
+def _levers(plan: Plan) -> RenderableType:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for no_wrap in (True, True, True, False):
+        table.add_column(no_wrap=no_wrap)
+    now = plan.best.prediction.step_s
+    for lever in sorted(plan.levers, key=lambda turned: turned.prediction.step_s):
+        change = lever.prediction.step_s / now - 1
+        style = "green" if change < -0.02 else "bright_black" if abs(change) <= 0.02 else "red"
+        table.add_row(
+            Text(lever.setting, "cyan"),
+            f"{short(lever.prediction.step_s)} s",
+            Text(f"{change:+.0%}", style),
+            Text(lever.price, "bright_black"),
+        )
     return table
 
 

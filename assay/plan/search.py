@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from assay.plan.basis import Basis
 from assay.plan.layout import Layout, layouts
+from assay.plan.levers import Lever, levers
 from assay.plan.simulation import simulate
 from assay.plan.tally import Prediction
 from assay.plan.terms import Terms
@@ -34,6 +35,8 @@ class Plan:
     best: Option
     """The least stale of those whose step is within `WORTH` of the shortest."""
     fastest: Option
+    levers: tuple[Lever, ...]
+    """What else could be turned, at the best option."""
     basis: Basis
     terms: Terms
     gpus: int
@@ -53,11 +56,12 @@ def search(basis: Basis, terms: Terms, gpus: int, *, steps: int | None = None, s
         for eta in dict.fromkeys((*STALENESS, terms.max_staleness)):
             if eta != 0 and layout.shared:
                 continue
-            tried = replace(terms, max_staleness=eta, max_groups=_max_groups(terms, eta))
-            found = simulate(basis.costs, basis.work, tried, layout, steps=steps, seed=seed)
+            found = simulate(basis.costs, basis.work, _at(terms, eta), layout, steps=steps, seed=seed)
             options.append(Option(layout, eta, found))
     fastest = min(options, key=lambda o: o.prediction.step_s)
-    return Plan(tuple(options), recommended(options), fastest, basis, terms, gpus)
+    best = recommended(options)
+    turned = levers(basis, _at(terms, best.max_staleness), best.layout, steps, seed)
+    return Plan(tuple(options), best, fastest, tuple(turned), basis, terms, gpus)
 
 
 def recommended(options: Sequence[Option]) -> Option:
@@ -80,9 +84,10 @@ def processes(measured: int) -> list[Layout]:
     ]
 
 
-def _max_groups(terms: Terms, eta: int | None) -> int | None:
-    """Without a bound on staleness there must be one on groups: the recipe's, or four batches."""
-    return terms.max_groups or (4 * terms.prompts_per_step if eta is None else None)
+def _at(terms: Terms, eta: int | None) -> Terms:
+    """The terms under another bound; without one there must be one on groups: the recipe's, or four batches."""
+    most = terms.max_groups or (4 * terms.prompts_per_step if eta is None else None)
+    return replace(terms, max_staleness=eta, max_groups=most)
 
 
 def _bound(eta: int | None) -> float:

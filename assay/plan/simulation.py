@@ -16,6 +16,7 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from assay.loop.schedule import Schedule
 from assay.plan.costs import Costs
@@ -31,8 +32,9 @@ class _Group:
     """A group between its admission and its batch."""
 
     work: GroupWork
+    verdict_s: list[float]
+    """Seconds of each answer's verdict."""
     engine: EngineModel
-    answers: list[Answer]
     judged: int = 0
     kept: list[Answer] = field(default_factory=list)
 
@@ -54,6 +56,7 @@ class Simulation:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._due: dict[EngineModel, float] = {}
         self._groups: dict[int, _Group] = {}
+        self._unjudged: list[Answer] = []
         self._now, self._order, self._admissions, self._published = 0.0, 0, 0, 0
         self._waiting_since: float | None = 0.0
         self._publishing: int | None = None
@@ -91,6 +94,8 @@ class Simulation:
         for answer in engine.advance(self._now):
             self._answered(answer)
         self._follow(engine)
+        if self._terms.stream or not any(e.load for e in self._engines):
+            self._judge()
         if self._publishing is not None and all(e.version >= self._publishing for e in self._engines):
             self._publish_done()
 
@@ -101,28 +106,35 @@ class Simulation:
             self._admissions += 1
             self._schedule.admit(number, self._published)
             size = terms.group_size + terms.oversample
-            work = self._work.group(random.Random(f"{self._seed}/{number}"), size, terms.max_tokens)
+            rng = random.Random(self._seed << 32 | number)
+            work = self._work.group(rng, size, terms.max_tokens)
+            verdict_s = [self._costs.verifier.draw(rng) for _ in range(size)]
             engine = min(self._engines, key=lambda e: e.load)
             answers = [Answer(number, i, work.prompt_tokens, n) for i, n in enumerate(work.lengths)]
-            self._groups[number] = _Group(work, engine, answers)
+            self._groups[number] = _Group(work, verdict_s, engine)
             engine.submit(answers, self._now)
             self._follow(engine)
 
     def _answered(self, answer: Answer) -> None:
-        """To the first verifier that is free; once a group has enough answers its others are cancelled."""
+        """Ready for a verifier; once a group has enough answers its others are cancelled."""
         group = self._groups[answer.group]
         if len(group.kept) == self._terms.group_size:
             return  # ended in the same step as the last one needed
         group.kept.append(answer)
-        rng = random.Random(f"{self._seed}/{answer.group}/{answer.index}")
-        begins = max(self._now, heapq.heappop(self._verifiers))
-        ends = begins + self._costs.verifier.draw(rng)
-        heapq.heappush(self._verifiers, ends)
-        self._at(ends, lambda: self._judged(answer.group))
+        self._unjudged.append(answer)
         if len(group.kept) == self._terms.group_size and self._terms.oversample:
             for gone in group.engine.cancel(answer.group, self._now):
                 self._tally.cancelled += gone.made
             self._follow(group.engine)
+
+    def _judge(self) -> None:
+        """Hand the answers that are there to the verifiers, in the order in which they came."""
+        for answer in self._unjudged:
+            begins = max(self._now, heapq.heappop(self._verifiers))
+            ends = begins + self._groups[answer.group].verdict_s[answer.index]
+            heapq.heappush(self._verifiers, ends)
+            self._at(ends, partial(self._judged, answer.group))
+        self._unjudged = []
 
     def _judged(self, number: int) -> None:
         group = self._groups[number]
@@ -137,7 +149,7 @@ class Simulation:
 
     def _train(self) -> None:
         """Consume the next batch, if the trainer waits and there is one."""
-        if self._waiting_since is None:
+        if self._waiting_since is None or len(self._schedule.ready) < self._terms.prompts_per_step:
             return
         version, ready = self._schedule.version, set(self._schedule.ready)
         batch = self._schedule.next_batch()
@@ -166,7 +178,7 @@ class Simulation:
         if not self._terms.publishes(self._schedule.version, self._published):
             return self._rest()
         self._publishing = self._schedule.version
-        seconds = self._costs.publish_s + self._layout.shared * self._costs.wake_s
+        seconds = self._costs.publish_s + self._layout.shared * self._costs.wake_s / self._layout.trainers
         for engine in self._engines:
             engine.publish(self._publishing, self._now, seconds)
             self._follow(engine)

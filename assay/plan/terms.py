@@ -28,6 +28,8 @@ class Terms:
     """``regime.kv: keep``."""
     sync_every: int = 1
     verifier_workers: int = 1
+    stream: bool = True
+    """Are answers judged while others are sampled? The loop always does; False shows what that saves."""
     share_prompts: bool = True
     epochs: int = 1
     train_all: bool = False
