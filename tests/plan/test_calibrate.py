@@ -14,7 +14,7 @@ from assay.plan.layout import Layout
 from assay.plan.measure import measure
 from assay.plan.simulation import simulate
 from assay.plan.terms import terms_of
-from assay.plan.workload import SeenGroup
+from assay.plan.workload import SeenGroup, SeenWork
 from assay.recipe.schema import Recipe
 from assay.records import Group, Prompt, Rollout, Segment, Verdict
 from assay.track.console import make_console
@@ -138,6 +138,7 @@ def test_a_few_real_steps_are_measured_and_leave_nothing_behind(place, tmp_path)
         }
     )
     found = measure(recipe, 3, make_console("silent"))
+    assert isinstance(found.work, SeenWork)
     assert len(found.work.groups) == 6
     assert all(len(g.lengths) == 4 and max(g.lengths) <= 6 for g in found.work.groups)
     assert found.costs.decode.step_s(8) > 0

@@ -43,7 +43,7 @@ def test_a_faster_device_is_never_slower_and_more_rows_cost_more():
     for rows in (1, 64, 1024):
         assert fast.decode.step_s(rows) < slow.decode.step_s(rows)
     assert fast.update.per_token_s < slow.update.per_token_s
-    assert fast.kv_tokens > slow.kv_tokens
+    assert (fast.kv_tokens or 0) > (slow.kv_tokens or 0) > 0
     assert slow.decode.step_s(1024) > slow.decode.step_s(1)
 
 
