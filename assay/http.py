@@ -41,9 +41,9 @@ class Passing(Unavailable):
         self.wait = wait
 
 
-def need_client(feature: str, extra: str) -> None:
-    """Raise :class:`MissingExtra` where the packages are missing that ask over HTTP."""
-    for package in ("httpx2", "tenacity"):
+def need_packages(feature: str, extra: str, *packages: str) -> None:
+    """Raise :class:`MissingExtra` where one of the ``packages`` of an extra cannot be imported."""
+    for package in packages:
         try:
             __import__(package)
         except ImportError:

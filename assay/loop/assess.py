@@ -13,7 +13,7 @@ from assay.loop.evaluate import evaluate
 from assay.loop.folder import model_place
 from assay.loop.memory import memory
 from assay.loop.summary import estimates_of
-from assay.policy.model import check_model, load_model, load_tokenizer, pick_device
+from assay.policy.model import check_model, load_model, load_outline, load_tokenizer, pick_device
 from assay.recipe.load import Resolved
 from assay.recipe.schema import DataRecipe, ModelRecipe, Recipe, RolloutRecipe
 from assay.records import Prompt, Rollout
@@ -81,4 +81,6 @@ def _engine(recipe: Recipe, place: str, tokenizer: Any) -> Engine:
     device = pick_device(recipe.model.device)
     recipe = with_precision(recipe, device.type)
     with memory("load", recipe):
+        if recipe.rollout.engine == "openai":
+            return make_engine(recipe, load_outline(place, recipe.model), tokenizer)
         return make_engine(recipe, load_model(place, recipe.model, device), tokenizer)

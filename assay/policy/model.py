@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,26 @@ def load_model(path: str, recipe: ModelRecipe, device: torch.device, dtype: str 
     if base is None:
         return _load_whole(path, recipe, dtype or recipe.dtype).to(device).eval()
     return _merged(_load_whole(base, recipe, dtype or recipe.dtype), path).to(device).eval()
+
+
+def load_outline(path: str, recipe: ModelRecipe) -> Any:
+    """The causal LM at ``path`` without its weights (on torch's meta device): shape, config and end tokens.
+
+    For answers that are made elsewhere. Raises UserError when ``path`` holds no model.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+    place = adapter_base(path) or path
+    told: dict[str, Any] = {"revision": recipe.revision, "trust_remote_code": recipe.trust_remote_code}
+    try:
+        config = AutoConfig.from_pretrained(place, **told)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=recipe.trust_remote_code)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise UserError(f"model.path: {path!r} is not a model that can be loaded: {_first_line(error)}") from error
+    with suppress(OSError):  # many have none: the config's end tokens count
+        model.generation_config = GenerationConfig.from_pretrained(place, revision=recipe.revision or "main")
+    return model.eval()
 
 
 def _load_whole(path: str, recipe: ModelRecipe, dtype: str) -> Any:

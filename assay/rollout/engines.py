@@ -68,6 +68,14 @@ def transformers_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
     )
 
 
+@engines.register("openai")
+def openai_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
+    """Servers that run already, with fixed weights (see :mod:`assay.rollout.remote.openai`)."""
+    from assay.rollout.remote.openai import make_openai
+
+    return make_openai(recipe, model, tokenizer)
+
+
 @engines.register("llama_server")
 def llama_server_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
     """llama.cpp servers that are given each new version as a GGUF file (see :mod:`assay.rollout.llama`)."""

@@ -21,7 +21,7 @@ from assay.http import (
     Refused,
     Unavailable,
     check_urls,
-    need_client,
+    need_packages,
     read_key,
     reason,
     refusal,
@@ -100,7 +100,7 @@ class Fleet:
     _lines: _Lines | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        need_client(f"the verifier {self.verifier}", "judge")
+        need_packages(f"the verifier {self.verifier}", "judge", "httpx2", "tenacity")
         where = f"verifier {self.verifier!r}, option"
         urls = check_urls(self.options.urls, f"{where} 'urls'")
         circuit = Circuit(self.options.open_after, self.options.cooldown_s)

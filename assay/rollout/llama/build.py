@@ -8,7 +8,7 @@ import shutil
 from typing import Any
 
 from assay.errors import MissingExtra, UserError
-from assay.http import need_client
+from assay.http import need_packages
 from assay.recipe.schema import Recipe
 from assay.rollout.engine import Engine, Limits
 from assay.rollout.fleet import Fleet, Replica
@@ -32,7 +32,7 @@ def make_llama(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
     Raises MissingExtra without xllamacpp (or a binary) and the HTTP client, UserError for a model that llama.cpp is not
     known to compute right.
     """
-    need_client("rollout.engine = llama_server", "llama")
+    need_packages("rollout.engine = llama_server", "llama", "httpx2", "gguf")
     rollout, causal_lm = recipe.rollout, causal_lm_of(model)
     options = dict(rollout.options)
     binary = _binary(options.pop("binary", None))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from assay.records import Finish, Rollout, Segment
 from assay.rollout.engine import Request
-from assay.rollout.remote.dialect import Piece, full_logprobs
+from assay.rollout.remote.dialect import Piece, Reported
 from assay.rollout.segments import appended, begun_tokens
 
 SEEDS = 1 << 31
@@ -66,10 +66,11 @@ class Answer:
         elif self.finish is None and self.left <= 0:
             self.finish = "length"
 
-    def take(self, piece: Piece, version: int, stop: frozenset[int]) -> int:
+    def take(self, piece: Piece, version: int, stop: frozenset[int], complete: bool = True) -> int:
         """Add what was sampled by ``version``; return how many tokens that is.
 
-        Tokens behind the end are dropped. A log-prob that is none ends it as ``error``, with what came before kept.
+        Tokens behind the end are dropped. A log-prob that is none ends it as ``error``, with what came before kept,
+        unless the server has none for some tokens (not ``complete``): then it is NaN.
         """
         if len(piece.token_ids) != len(piece.logprobs):
             self.finish = self.finish or "error"
@@ -77,32 +78,38 @@ class Answer:
         for token, logprob in zip(piece.token_ids, piece.logprobs, strict=False):
             if self.finish is not None:
                 break
-            if not math.isfinite(logprob) or logprob > 0.01:
+            missing = math.isnan(logprob) and not complete
+            if not missing and not (math.isfinite(logprob) and logprob <= 0.01):
                 self.finish = "error"
                 break
             self.tokens.append(token)
-            self.logprobs.append(min(logprob, 0.0))
+            self.logprobs.append(logprob if missing else min(logprob, 0.0))
             self.versions.append(version)
             self.settle(stop)
         self.finish = self.finish or piece.finish
         return len(self.tokens) - before
 
-    def rollout(self, stop: frozenset[int], decode: Callable[[list[int]], str]) -> Rollout:
-        """The record of what there is; ``decode`` turns token ids into text, which leaves out the end token."""
+    def rollout(self, reported: Reported, stop: frozenset[int], decode: Callable[[list[int]], str]) -> Rollout:
+        """The record of what there is, with log-probs of the kind ``reported``: NaN where others are wanted.
+
+        ``decode`` turns token ids into text, which leaves out the end token.
+        """
         held = list(self.held)
         return Rollout(
             prompt_id=self.request.prompt.id,
             index=self.index,
-            segments=appended(self.request.begun, self._sampled()),
+            segments=appended(self.request.begun, self._sampled(reported)),
             finish=self.finish or "cancelled",
             text=decode(held[:-1] if held and held[-1] in stop else held),
             seconds=time.perf_counter() - self.started if self.started else 0.0,
         )
 
-    def _sampled(self) -> Segment | None:
+    def _sampled(self, reported: Reported) -> Segment | None:
         if not self.tokens:
             return None
-        sampling, logprobs = self.request.sampling, tuple(self.logprobs)
-        full = logprobs if full_logprobs(sampling) else (math.nan,) * len(logprobs)
-        kept = logprobs if sampling.cuts else None
+        logprobs, unknown = tuple(self.logprobs), (math.nan,) * len(self.tokens)
+        full = logprobs if reported == "full" else unknown
+        kept = None
+        if self.request.sampling.cuts:
+            kept = logprobs if reported == "kept" else unknown
         return Segment("policy", tuple(self.tokens), full, tuple(self.versions), kept)

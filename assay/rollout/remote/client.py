@@ -40,6 +40,7 @@ class Client:
     async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """The server-sent events that ``path`` answers ``body`` with, until the server closes or says ``[DONE]``.
 
+        A reply in JSON is one event, or in a list several.
         Close it to interrupt the server. Raises Passing or Refused: nothing is retried here, and silence is for the
         caller to judge, since a server may send comments while it computes nothing.
         """
@@ -49,6 +50,11 @@ class Client:
             async with self._open().stream("POST", self.url + path, content=_encoded(body)) as reply:
                 await self._check(reply)
                 kind = reply.headers.get("content-type", "no content type")
+                if kind.startswith("application/json"):
+                    found = self._parsed(await reply.aread())
+                    for event in found if isinstance(found, list) else [found]:
+                        yield self._sound(event)
+                    return
                 if not kind.startswith("text/event-stream"):
                     raise Passing(f"{self.name}: no event stream but {without_key(kind, self._key)[:60]}")
                 async with aclosing(_lines(reply.aiter_bytes(), self.name)) as lines:
@@ -57,7 +63,7 @@ class Client:
                             return
                         for mark in (b"data:", b"error:"):
                             if line.startswith(mark):
-                                yield self._event(line.removeprefix(mark))
+                                yield self._sound(self._parsed(line.removeprefix(mark)))
         except httpx2.RequestError as error:
             raise Passing(f"{self.name}: {without_key(reason(error), self._key)}") from None
 
@@ -100,8 +106,7 @@ class Client:
         wrong = refusal(reply.status_code, without_key(content, self._key), reply.headers, self.name)
         raise wrong if wrong is not None else Unavailable(self.name)
 
-    def _event(self, data: bytes) -> dict[str, Any]:
-        event = self._parsed(data)
+    def _sound(self, event: Any) -> dict[str, Any]:
         if not isinstance(event, dict):
             raise Passing(f"{self.name}: an event is no JSON object")
         if "error" in event:

@@ -8,6 +8,9 @@ from typing import Any, Literal, Protocol
 
 from assay.rollout.sampling import Sampling
 
+Reported = Literal["full", "kept", "other"]
+"""Log-probs of the full softmax at the temperature, of what the cuts have left of it, or of something else."""
+
 
 class Malformed(Exception):
     """An event does not hold what was asked for, and what is missing, in a few words."""
@@ -61,8 +64,17 @@ class Dialect(Protocol):
         """May one question ask for several continuations, which then share the computation of their beginning?"""
         ...
 
+    @property
+    def complete(self) -> bool:
+        """Has every token a log-prob? Where not, a missing one is no fault of the answer."""
+        ...
+
+    def reported(self, sampling: Sampling) -> Reported:
+        """What the log-probs of sampled tokens are."""
+        ...
+
     def question(self, ask: Ask) -> tuple[str, dict[str, Any]]:
-        """The path, and the body to post there; the reply is a stream of events."""
+        """The path, and the body to post there; the reply is a stream of events, or JSON that is read as such."""
         ...
 
     def read(self, event: Mapping[str, Any]) -> Sequence[Piece]:
@@ -70,15 +82,26 @@ class Dialect(Protocol):
         ...
 
 
-def full_logprobs(sampling: Sampling) -> bool:
-    """Are the log-probs of sampled tokens those of softmax(logits / temperature) over the whole vocabulary?
+def of_the_draw(sampling: Sampling) -> Reported:
+    """What log-probs after all processing are: a greedy answer's are at temperature 1.
 
-    Servers report the distribution that was sampled from; of a greedy answer, the one at temperature 1.
-
-    >>> full_logprobs(Sampling(temperature=0.7)), full_logprobs(Sampling(temperature=0.7, greedy=True))
-    (True, False)
+    >>> of_the_draw(Sampling(temperature=0.7)), of_the_draw(Sampling(top_k=5))
+    ('full', 'kept')
+    >>> of_the_draw(Sampling(temperature=0.7, greedy=True))
+    'other'
     """
-    return sampling.temperature == 1 if sampling.greedy else not sampling.cuts
+    if sampling.greedy:
+        return of_the_logits(sampling)
+    return "kept" if sampling.cuts else "full"
+
+
+def of_the_logits(sampling: Sampling) -> Reported:
+    """What log-probs before all processing are.
+
+    >>> of_the_logits(Sampling(top_k=5)), of_the_logits(Sampling(temperature=0.7))
+    ('full', 'other')
+    """
+    return "full" if sampling.temperature == 1 else "other"
 
 
 def number(value: Any) -> float:

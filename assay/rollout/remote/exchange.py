@@ -263,7 +263,7 @@ class Exchange:
         answer = call.answers[piece.place]
         if answer.finish is not None:
             return
-        n = answer.take(piece, version, self.stop)
+        n = answer.take(piece, version, self.stop, self.dialect.complete)
         first = fresh[answer] and n > 0
         fresh[answer] = fresh[answer] and n == 0
         self._count(generated_tokens=n, decode_rows=n - first)
@@ -338,7 +338,7 @@ class Exchange:
         self._news.set()
 
     def _record(self, answer: Answer) -> Rollout:
-        return answer.rollout(self.stop, self.decode)
+        return answer.rollout(self.dialect.reported(answer.request.sampling), self.stop, self.decode)
 
     def _count(self, **more: int) -> None:
         old = self._stats

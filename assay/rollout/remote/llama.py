@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from assay.rollout.remote.dialect import Ask, Malformed, Piece, number
+from assay.rollout.remote.dialect import Ask, Malformed, Piece, Reported, number, of_the_draw
 from assay.rollout.sampling import Sampling
 
-_FINISH = {"eos": "stop", "word": "stop", "limit": "length"}
+_FINISH: Mapping[str, Literal["stop", "length"]] = {"eos": "stop", "word": "stop", "limit": "length"}
 
 
 def sampling_fields(sampling: Sampling) -> dict[str, Any]:
@@ -40,11 +40,26 @@ def sampling_fields(sampling: Sampling) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class LlamaDialect:
-    """A llama.cpp server of 2025 or later."""
+    """A llama.cpp server of 2025 or later.
 
+    ``spelled``: does its vocabulary have true spellings? Then a token whose text ends in the midst of a character comes
+    in no event of a stream, and without a log-prob: whole replies are asked for, which have at least all ids. (The
+    files of :mod:`assay.rollout.llama` have other spellings, and none of this.)
+    """
+
+    spelled: bool = False
     name: str = "llama.cpp"
     health: str = "/health"
     several: bool = True
+
+    @property
+    def complete(self) -> bool:
+        """See `Dialect.complete`."""
+        return not self.spelled
+
+    def reported(self, sampling: Sampling) -> Reported:
+        """See `Dialect.reported`."""
+        return of_the_draw(sampling)
 
     def question(self, ask: Ask) -> tuple[str, dict[str, Any]]:
         """See `Dialect.question`. The continuations of one question share its prefill (``n_cmpl``)."""
@@ -53,7 +68,7 @@ class LlamaDialect:
             "n_cmpl": ask.n,
             "n_predict": ask.room,
             "seed": ask.seed,
-            "stream": True,
+            "stream": not self.spelled,
             "n_probs": 1,
             "return_tokens": True,
             "cache_prompt": False,
@@ -66,9 +81,24 @@ class LlamaDialect:
         tokens = event.get("tokens")
         if not isinstance(tokens, list):
             raise Malformed("an event without token ids (tokens)")
+        ids = tuple(map(int, tokens))
         finish = _FINISH.get(str(event.get("stop_type"))) if event.get("stop") else None
         told = event.get("completion_probabilities") or []
-        return [Piece(int(event.get("index", 0)), tuple(map(int, tokens)), logprobs_of(told), finish)]  # type: ignore[arg-type]
+        logprobs = aligned(ids, told) if self.spelled else logprobs_of(told)
+        return [Piece(int(event.get("index", 0)), ids, logprobs, finish)]
+
+
+def aligned(ids: Sequence[int], told: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
+    """The log-probs of ``ids`` where some are not told: NaN for those.
+
+    >>> aligned([5, 6, 7], [{"id": 5, "logprob": -0.5}, {"id": 7, "logprob": -1.0}])
+    (-0.5, nan, -1.0)
+    """
+    left, found = list(told), []
+    for token in ids:
+        known = bool(left) and left[0].get("id") == token
+        found.append(_logprob(left.pop(0)) if known else math.nan)
+    return tuple(found)
 
 
 def logprobs_of(told: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
