@@ -12,6 +12,7 @@ from typing import Any
 from assay.records import Finish, Rollout, Segment
 from assay.rollout.engine import Request
 from assay.rollout.sampling import Sampling
+from assay.rollout.segments import appended, begun_tokens
 from assay.rollout.vllm.port import Ask, Piece
 
 STREAM_EVERY = 8
@@ -93,7 +94,7 @@ class Answer:
         """Ask for what is missing."""
         self.started = self.started or time.perf_counter()
         self.asked = len(self.tokens)
-        begun = [token for segment in self.request.begun for token in segment.token_ids]
+        begun = begun_tokens(self.request.begun)
         seed = answer_seed(self.request, self.index, len(begun) + self.asked)
         fields = sampling_fields(self.request.sampling, self.room - self.asked, seed, stop)
         return Ask(self.name, (*self.request.prompt.token_ids, *begun, *self.tokens), fields, salt)
@@ -120,10 +121,8 @@ class Answer:
 
     def rollout(self, decode: Callable[[list[int]], str]) -> Rollout:
         """Return the record of what there is; ``decode`` turns token ids into text, which leaves out the end token."""
-        segments = (*self.request.begun, *self._sampled())
-        if len(segments) > 1 and segments[-1].kind == segments[-2].kind == "policy":
-            segments = (*segments[:-2], _joined(segments[-2], segments[-1]))
-        everything = [token for segment in segments for token in segment.token_ids]
+        segments = appended(self.request.begun, self._sampled())
+        everything = begun_tokens(segments)
         return Rollout(
             prompt_id=self.request.prompt.id,
             index=self.index,
@@ -133,28 +132,15 @@ class Answer:
             seconds=time.perf_counter() - self.started if self.started else 0.0,
         )
 
-    def _sampled(self) -> tuple[Segment, ...]:
+    def _sampled(self) -> Segment | None:
         if not self.tokens:
-            return ()
+            return None
         sampling, n = self.request.sampling, len(self.tokens)
         full = tuple(self.logprobs) if knows_full_logprobs(sampling) else (math.nan,) * n
         kept = tuple(self.logprobs) if sampling.cuts else None
-        return (Segment("policy", tuple(self.tokens), full, tuple(self.versions), kept),)
+        return Segment("policy", tuple(self.tokens), full, tuple(self.versions), kept)
 
     def _finish(self, reason: str) -> Finish:
         if reason == "abort":
             return "cancelled" if self.cancelled else "error"
         return {"stop": "stop", "length": "length"}.get(reason, "error")  # type: ignore[return-value]
-
-
-def _joined(first: Segment, second: Segment) -> Segment:
-    kept = None
-    if first.kept_logprobs is not None and second.kept_logprobs is not None:
-        kept = first.kept_logprobs + second.kept_logprobs
-    return Segment(
-        "policy",
-        first.token_ids + second.token_ids,
-        first.sampler_logprobs + second.sampler_logprobs,
-        first.versions + second.versions,
-        kept,
-    )

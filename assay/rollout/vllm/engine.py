@@ -21,7 +21,7 @@ from typing import Any
 
 from assay.errors import AssayError, UserError
 from assay.records import Rollout
-from assay.rollout.engine import Limits, Request, Stats
+from assay.rollout.engine import EngineFailed, Limits, Request, Stats
 from assay.rollout.vllm.answer import Answer
 from assay.rollout.vllm.port import Port, PortError, Refused
 from assay.rollout.vllm.transfer import Transfer
@@ -168,10 +168,14 @@ class VllmEngine:
             await self._port.ready()
             if self._transfer is not None:
                 await self._send(self._transfer, version)
-        except (PortError, AssayError) as error:
-            failure = error if isinstance(error, AssayError) else AssayError(f"publishing version {version}: {error}")
-            self._fail(failure)
-            raise failure from error
+        except AssayError as error:
+            self._fail(error)
+            raise
+        except PortError as error:
+            there = await self._port.alive()
+            said = f"{'vLLM did not take' if there else 'vLLM was lost while it took'} version {version}: {error}"
+            self._fail(EngineFailed(said) if there else AssayError(said))
+            self._raise_failure()
         finally:
             self._publishing, self._heard = False, time.monotonic()
         self._version = version
@@ -248,7 +252,7 @@ class VllmEngine:
                 try:
                     await self._stream(answer)
                 except Refused as error:
-                    self._fail(AssayError(f"vLLM refused a request: {error}"))
+                    self._fail(EngineFailed(f"vLLM refuses a request: {error}"))
                 except PortError as error:
                     await self._broken(answer, error)
         except asyncio.CancelledError:

@@ -1,0 +1,64 @@
+"""Whole runs on the real vLLM: on a server that runs already, beside the trainer, and with a sync that lies."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from loop_helpers import make_place, metrics_of, quick
+from tiny import save_tiny
+from vllm_bench import WIDE, needs_vllm
+
+from assay.errors import AssayError
+from assay.rollout.vllm.transfer import FileTransfer
+
+pytestmark = needs_vllm
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = make_place(tmp_path_factory.mktemp("place"))
+    save_tiny(folder / "model", **WIDE)
+    return folder
+
+
+def on_server(server) -> dict:
+    return {"engine": "vllm_server", "servers": [server.engine._port.url], "dtype": "float32", "timeout_s": 60}
+
+
+def test_a_run_on_a_running_server(place, vllm_served):
+    outcome = quick(place, rollout=on_server(vllm_served), run={"steps": 3})
+    steps = metrics_of(outcome)
+    assert outcome.finished
+    assert len(steps) == 3
+    assert all(step["sync/probe_gap"] < 1e-3 for step in steps)
+    assert all(math.isfinite(step["update/loss"]) for step in steps)
+
+
+def test_a_run_beside_the_trainer_with_adapters(place):
+    outcome = quick(
+        place,
+        rollout={"engine": "vllm", "dtype": "float32"},
+        model={"lora": {"rank": 4}},
+        update={"learning_rate": 1e-2},
+        run={"steps": 2},
+    )
+    assert outcome.finished
+    assert all(step["sync/probe_gap"] < 1e-3 for step in metrics_of(outcome))
+
+
+def test_a_sync_that_does_nothing_stops_the_run_at_that_step(place, vllm_served, monkeypatch):
+    """vLLM is told of version 2, and given nothing of it: every call succeeds."""
+    honest = FileTransfer.send
+
+    async def send(self, control, version):
+        if version != 2:
+            await honest(self, control, version)
+        else:
+            await control.start_update()
+            await control.finish_update(str(version))
+
+    monkeypatch.setattr(FileTransfer, "send", send)
+    with pytest.raises(AssayError, match="version 2.*did not arrive"):
+        quick(place, rollout=on_server(vllm_served), update={"learning_rate": 0.1}, run={"steps": 3, "name": "lied-to"})
+    assert len(list((place / "runs" / "lied-to" / "checkpoints").glob("step-000001"))) == 1
