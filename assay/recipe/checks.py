@@ -342,8 +342,12 @@ def kept_keys(recipe: Recipe) -> Iterator[Refusal]:
 
 def plain_precision(recipe: Recipe) -> Iterator[Refusal]:
     """Only the native engine has 8-bit products."""
-    if recipe.rollout.engine == "transformers" and recipe.rollout.dtype == "int8":
+    engine = recipe.rollout.engine
+    if engine == "transformers" and recipe.rollout.dtype == "int8":
         yield Refusal("rollout.dtype", "int8 is the native engine's: use float32 or bfloat16 with transformers")
+    if engine in ("vllm", "vllm_server") and recipe.rollout.dtype == "int8":
+        reason = f"int8 is the native engine's: use bfloat16 with {engine}, and rollout.options={{quantization: fp8}}"
+        yield Refusal("rollout.dtype", reason)
 
 
 def fixed_weights(recipe: Recipe) -> Iterator[Refusal]:

@@ -124,6 +124,16 @@ RULES: tuple[Rule, ...] = (
         _says("rollout.dynamic_sampling = false replaces no group"),
     ),
     Rule(
+        "sync.backend",
+        lambda r: r.rollout.engine in ("vllm", "vllm_server"),
+        lambda r: f"rollout.engine = {r.rollout.engine} has one way only (vllm and vllm_server have several)",
+    ),
+    Rule(
+        "rollout.servers",
+        lambda r: r.rollout.engine in ("vllm_server", "llama_server", "openai"),
+        lambda r: f"rollout.engine = {r.rollout.engine} asks no server",
+    ),
+    Rule(
         "sync.gguf",
         lambda r: r.rollout.engine == "llama_server",
         lambda r: f"rollout.engine = {r.rollout.engine} is given no GGUF",
@@ -145,8 +155,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "rollout.replicas",
-        lambda r: r.rollout.engine not in ("transformers", "openai"),
-        lambda r: f"rollout.engine = {r.rollout.engine} starts no processes",
+        lambda r: r.rollout.engine not in ("transformers", "openai", "vllm"),
+        lambda r: f"rollout.engine = {r.rollout.engine} starts no replicas",
+    ),
+    Rule(
+        "rollout.replicas",
+        lambda r: not r.rollout.servers,
+        _says("rollout.servers are the replicas"),
     ),
     *(_drift_rule(measure) for measure in ("kl", "ess", "surprise")),
     Rule(

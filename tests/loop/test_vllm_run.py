@@ -11,6 +11,7 @@ from vllm_bench import WIDE, needs_vllm
 
 from assay.errors import AssayError
 from assay.rollout.vllm.transfer import FileTransfer
+from assay.track.metrics import read_metrics
 
 pytestmark = needs_vllm
 
@@ -59,6 +60,6 @@ def test_a_sync_that_does_nothing_stops_the_run_at_that_step(place, vllm_served,
             await control.finish_update(str(version))
 
     monkeypatch.setattr(FileTransfer, "send", send)
-    with pytest.raises(AssayError, match="version 2.*did not arrive"):
+    with pytest.raises(AssayError, match=r"version 2.*did not arrive"):
         quick(place, rollout=on_server(vllm_served), update={"learning_rate": 0.1}, run={"steps": 3, "name": "lied-to"})
-    assert len(list((place / "runs" / "lied-to" / "checkpoints").glob("step-000001"))) == 1
+    assert len(read_metrics(place / "runs" / "lied-to" / "metrics.jsonl")) == 1

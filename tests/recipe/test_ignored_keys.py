@@ -52,6 +52,16 @@ CASES = [
         "objective.kl.coefficient = 0: there is no KL term",
         ["objective.kl.coefficient=0.1"],
     ),
+    (
+        "sync.backend=file",
+        "rollout.engine = native has one way only (vllm and vllm_server have several)",
+        ["rollout.engine=vllm"],
+    ),
+    (
+        "rollout.servers=[http://127.0.0.1:8000]",
+        "rollout.engine = native asks no server",
+        ["rollout.engine=vllm_server"],
+    ),
     ("sync.gguf=q8_0", "rollout.engine = native is given no GGUF", ["rollout.engine=llama_server"]),
     (
         "rollout.allow_stale=true",
@@ -126,6 +136,8 @@ def test_set_but_not_read_is_refused(setting, reason, mend):
         (["rollout.engine=transformers", "rollout.process=own"], "rollout.process"),
         (["rollout.options={threads: 2}"], "rollout.options"),
         (["rollout.timeout_s=9"], "rollout.timeout_s"),
+        (["rollout.engine=vllm", "rollout.replicas=2"], "rollout.replicas"),
+        (["rollout.engine=vllm_server", "rollout.servers=[http://a]", "rollout.replicas=2"], "rollout.replicas"),
         (["data.template=none", "model.chat_template=t.jinja"], "model.chat_template"),
     ],
 )

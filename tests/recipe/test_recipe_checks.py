@@ -318,6 +318,11 @@ CASES = [
         "rollout.options threads must be a whole number of at least 1, not 'half'",
         ["rollout.options={threads: 1}"],
     ),
+    (
+        ["rollout.engine=vllm", "rollout.dtype=int8"],
+        "rollout.dtype int8 is the native engine's",
+        ["rollout.dtype=bfloat16"],
+    ),
 ]
 
 

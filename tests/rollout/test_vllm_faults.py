@@ -32,6 +32,24 @@ server = ServerProcess(["--model=none"], {}, Path(sys.argv[1]))
 print(server.pid, flush=True)
 time.sleep(600)
 """
+TRAINER = """
+import os, subprocess, sys, time
+from pathlib import Path
+from assay.rollout.vllm.lifeline import Lifeline
+line = Lifeline(Path(sys.argv[1]))
+core = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+environment = {**os.environ, **line.environment}
+child = subprocess.Popen([sys.executable, "-c", core, sys.argv[2]], stdout=subprocess.PIPE, env=environment)
+print(child.pid, int(child.stdout.readline()), flush=True)
+time.sleep(600)
+"""
+WORKER = """
+import os, time
+from assay.rollout.vllm.lifeline import follow
+follow()
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
 
 
 @needs_vllm
@@ -119,6 +137,22 @@ def test_a_server_ends_with_the_process_that_started_it(tmp_path):
     while alive(pid) and time.monotonic() < deadline:
         os.sched_yield()
     assert not alive(pid)
+
+
+def test_a_core_and_its_worker_end_with_the_process_that_started_them(tmp_path):
+    """As vLLM has it: the trainer starts a core, the core a worker; only the worker knows of us."""
+    starter = subprocess.Popen([sys.executable, "-c", TRAINER, str(tmp_path), WORKER], stdout=subprocess.PIPE)
+    assert starter.stdout is not None
+    core, worker = map(int, starter.stdout.readline().split())
+    assert alive(core)
+    assert alive(worker)
+    starter.kill()
+    starter.wait()
+    deadline = time.monotonic() + 30
+    while (alive(core) or alive(worker)) and time.monotonic() < deadline:
+        os.sched_yield()
+    assert not alive(core)
+    assert not alive(worker)
 
 
 def alive(pid: int) -> bool:

@@ -28,7 +28,7 @@ DECIDED = {
     "host": "servers listen on this machine alone: start your own and name it in rollout.servers",
     "port": "a free one is taken: start a server of your own and name it in rollout.servers",
     "weight_transfer_config": "set sync.backend",
-    "worker_extension_cls": "the recipe's own is needed for sync.backend",
+    "worker_extension_cls": "Assay's own takes weights, and ends vLLM with the run",
     "enable_lora": "adapters are merged into the weights that are sent",
     "api_key": "servers of our own listen on this machine alone",
 }
@@ -72,9 +72,8 @@ def start_of(recipe: Recipe, model: Any, folder: Path, device: str, kind: Kind, 
         "seed": recipe.run.seed,
         "trust_remote_code": recipe.model.trust_remote_code,
         "weight_transfer_config": {"backend": backend_name(kind)},
+        "worker_extension_cls": EXTENSION,
     }
-    if kind in ("shared_memory", "file"):
-        arguments["worker_extension_cls"] = EXTENSION
     if cuda and shares_device:
         arguments |= {"enable_sleep_mode": True, "gpu_memory_utilization": 0.5}
     if not cuda:

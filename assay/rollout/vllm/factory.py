@@ -21,6 +21,7 @@ from assay.rollout.vllm.arguments import as_flags, start_of, write_config
 from assay.rollout.vllm.embedded import EmbeddedPort
 from assay.rollout.vllm.engine import VllmEngine
 from assay.rollout.vllm.launch import ServerProcess
+from assay.rollout.vllm.lifeline import Lifeline
 from assay.rollout.vllm.placement import devices_of, transfer_kind, visible
 from assay.rollout.vllm.remote import remote_engine
 from assay.rollout.vllm.served import ServedPort
@@ -40,11 +41,12 @@ def embedded_engine(recipe: Recipe, model: Any, tokenizer: Any) -> VllmEngine:
     shop = Workshop(recipe, model, tokenizer)
     kind = transfer_kind(recipe.sync.backend, shop.device, shares_device=True, width=shop.width)
     stack = ExitStack()
-    start = start_of(recipe, shop.causal_lm, _config_folder(shop, stack), shop.device, kind, shares_device=True)
+    folder, lifeline = _home(shop, stack)
+    start = start_of(recipe, shop.causal_lm, folder, shop.device, kind, shares_device=True)
     if start.python is not None:
         raise UserError("rollout.options.python: vllm runs in this environment; vllm_server takes another's")
     cuda = shop.device.startswith("cuda")
-    port = EmbeddedPort(start.arguments, start.environment, sleeps=cuda)
+    port = EmbeddedPort(start.arguments, {**start.environment, **lifeline.environment}, sleeps=cuda)
     where = (
         "asleep while the trainer updates" if cuda else "awake while the trainer updates, as a CPU build does not sleep"
     )
@@ -73,9 +75,9 @@ def server_engine(shop: Workshop, number: int = 0) -> VllmEngine:
     """The ``number``-th server of our own, from 0; it is starting when this returns."""
     devices, shares, kind = _place(shop, number)
     stack = ExitStack()
-    folder = _config_folder(shop, stack)
+    folder, lifeline = _home(shop, stack)
     start = start_of(shop.recipe, shop.causal_lm, folder, shop.device, kind, shares_device=shares)
-    environment = dict(start.environment)
+    environment = {**start.environment, **lifeline.environment}
     if devices:
         environment.setdefault("CUDA_VISIBLE_DEVICES", visible(devices))
     process = ServerProcess(
@@ -104,7 +106,10 @@ def _restarts(shop: Workshop, number: int) -> bool:
     return kind in ("shared_memory", "file") or shop.recipe.regime.max_staleness == 0
 
 
-def _config_folder(shop: Workshop, stack: ExitStack) -> Path:
+def _home(shop: Workshop, stack: ExitStack) -> tuple[Path, Lifeline]:
+    """A folder for one vLLM, with the model's configuration, and what ties its life to ours; ``stack`` ends both."""
     folder = Path(tempfile.mkdtemp(prefix="assay-vllm-"))
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
-    return write_config(shop.causal_lm, folder)
+    lifeline = Lifeline(folder)
+    stack.callback(lifeline.release)
+    return write_config(shop.causal_lm, folder), lifeline

@@ -1,7 +1,7 @@
 """What runs inside vLLM's workers: the backend that takes weights from a file, and the packing anew that a CPU needs.
 
 Imported by vLLM alone, in its own processes, as the worker extension that `assay.rollout.vllm.arguments` names: the
-import registers the backend before a worker asks for it.
+import registers the backend before a worker asks for it, and ties the worker's life to ours.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from vllm.distributed.weight_transfer.base import (  # pyright: ignore[reportMis
     WeightTransferUpdateInfo,
 )
 
+from assay.rollout.vllm.lifeline import follow
 from assay.rollout.vllm.parcel import BACKEND, Parcel, verified
 
 
@@ -108,3 +109,4 @@ class WorkerExtension:
 
 
 WeightTransferEngineFactory.register_engine(BACKEND, FileWeightTransfer)
+follow()
