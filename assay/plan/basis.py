@@ -7,6 +7,7 @@ from typing import Literal
 
 from assay.plan.costs import Costs
 from assay.plan.workload import Workload
+from assay.rollout.process.factory import Threads
 
 Origin = Literal["measured", "given", "computed", "guess"]
 
@@ -29,5 +30,5 @@ class Basis:
     costs: Costs
     work: Workload
     notes: tuple[Note, ...] = ()
-    processes: int = 0
-    """How many processes shared the machine when the costs were measured; 0: each side has hardware of its own."""
+    threads: Threads | None = None
+    """CPU threads of each side when the costs were measured; ``None``: each has a device of its own."""

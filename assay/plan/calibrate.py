@@ -21,8 +21,10 @@ from assay.plan.engine_model import Answer, EngineModel
 from assay.plan.least_squares import nonnegative
 from assay.plan.terms import Terms, terms_of
 from assay.plan.workload import SeenGroup, SeenWork
+from assay.recipe.derived import native_process
 from assay.recipe.load import load_recipe
 from assay.recipe.schema import Recipe
+from assay.rollout.process.factory import Threads, threads_of
 from assay.track.rollouts import LoggedRollout, read
 from assay.view.run_record import RunRecord, open_run
 
@@ -62,7 +64,7 @@ def calibrate(folder: Path) -> Basis:
         verifier=Constant(value=median(row.get("time/score", 0.0) for row in timed)),
     )
     work = SeenWork(groups=[g for step in groups.values() for g in step])
-    return Basis(costs, work, tuple(_notes(record, costs, work, len(timed))), processes=_processes(recipe))
+    return Basis(costs, work, tuple(_notes(record, costs, work, len(timed))), threads=threads_measured(recipe))
 
 
 def logged_groups(folder: Path, recipe: Recipe) -> dict[int, list[SeenGroup]]:
@@ -146,13 +148,24 @@ def _rest(row: Mapping[str, float]) -> float:
     return max(0.0, row["time/step"] - named)
 
 
-def _processes(recipe: Recipe) -> int:
-    """How many processes shared the machine; 0 on an accelerator."""
+def threads_measured(recipe: Recipe) -> Threads | None:
+    """CPU threads of each side in a run of the recipe on a machine like this one; ``None`` on an accelerator."""
     import torch
 
     device = recipe.model.device
-    on_cpu = device.startswith("cpu") or (device == "auto" and not torch.cuda.is_available())
-    return 0 if not on_cpu else 2 if recipe.rollout.process == "own" else 1
+    if not (device.startswith("cpu") or (device == "auto" and not torch.cuda.is_available())):
+        return None
+    if native_process(recipe) == "own":
+        return threads_of(recipe, torch.get_num_threads())
+    return all_threads(1 if recipe.run.deterministic else recipe.run.threads)
+
+
+def all_threads(count: int | None = None) -> Threads:
+    """So many threads for each side, which take turns; absent, as many as torch uses."""
+    import torch
+
+    many = count or torch.get_num_threads()
+    return Threads(trainer=many, replica=many)
 
 
 def _notes(record: RunRecord, costs: Costs, work: SeenWork, steps: int) -> list[Note]:

@@ -125,22 +125,20 @@ class Costs(Section):
     least_trainer_gpus: int = Field(default=1, ge=1)
     """The fewest GPUs whose memory holds the weights, gradients and optimizer."""
 
-    def at_speed(self, speed: float) -> Costs:
-        """The same on hardware so many times as fast: prefill, decode and update; the rest waits for other things."""
-        if speed == 1.0:
-            return self
+    def at_speed(self, engine: float, trainer: float) -> Costs:
+        """The same with engines and trainer so many times as fast; publishing and verdicts wait for other things."""
         p, d, u = self.prefill, self.decode, self.update
         return self.model_copy(
             update={
-                "prefill": PrefillCost(fixed_s=p.fixed_s / speed, per_token_s=p.per_token_s / speed),
+                "prefill": PrefillCost(fixed_s=p.fixed_s / engine, per_token_s=p.per_token_s / engine),
                 "decode": DecodeCost(
-                    steps={rows: s / speed for rows, s in d.steps.items()},
-                    per_cached_token_s=d.per_cached_token_s / speed,
+                    steps={rows: s / engine for rows, s in d.steps.items()},
+                    per_cached_token_s=d.per_cached_token_s / engine,
                 ),
                 "update": UpdateCost(
-                    fixed_s=u.fixed_s / speed,
-                    per_token_s=u.per_token_s / speed,
-                    scored_token_s=u.scored_token_s / speed,
+                    fixed_s=u.fixed_s / trainer,
+                    per_token_s=u.per_token_s / trainer,
+                    scored_token_s=u.scored_token_s / trainer,
                     scaling=u.scaling,
                 ),
             }

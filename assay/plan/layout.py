@@ -21,8 +21,10 @@ class Layout:
     """Engines and trainer take turns on the same GPUs: only at staleness 0."""
     unit: str = "GPU"
     """What is counted: GPU, or process."""
-    speed: float = 1.0
-    """How fast each side is here, of what the costs say."""
+    engine_speed: float = 1.0
+    """How fast the engines are here, of what the costs say."""
+    trainer_speed: float = 1.0
+    """The same of the trainer."""
 
     def describe(self, engine_gpus: int) -> str:
         """In words.

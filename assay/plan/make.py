@@ -7,7 +7,7 @@ from pathlib import Path
 
 from assay.errors import UserError
 from assay.plan.basis import Basis
-from assay.plan.calibrate import WORK_NOTES, calibrate
+from assay.plan.calibrate import WORK_NOTES, all_threads, calibrate
 from assay.plan.costs_file import read_costs, with_work
 from assay.plan.devices import device
 from assay.plan.measure import measure
@@ -72,7 +72,7 @@ def basis(recipe: Recipe, gpus: int, known: Known, console: Console | None = Non
     name = known.device or ("h100" if gpus else "cpu")
     costs, priced = device_costs(recipe, _shape(recipe, known), device(name))
     work, notes = (run.work, list(_work_only(run).notes)) if run else preset_work(recipe)
-    return Basis(costs, work, (*priced, *notes), processes=1 if name == "cpu" else 0)
+    return Basis(costs, work, (*priced, *notes), threads=all_threads() if name == "cpu" else None)
 
 
 def _work_only(run: Basis) -> Basis:

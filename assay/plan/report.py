@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from assay.plan.search import WORTH, Option, Plan
+from assay.plan.search import WORTH, Option, Plan, recommended
 from assay.plan.tally import Prediction
 
 COLOURS = {"measured": "green", "computed": "cyan", "given": "cyan", "guess": "yellow"}
@@ -85,10 +85,9 @@ def _matrix(plan: Plan) -> RenderableType:
     table.add_column("split")
     for bound in bounds:
         table.add_column(f"η = {eta(bound)}", justify="right")
-    for layout in dict.fromkeys(o.layout for o in plan.options):
-        row = {o.max_staleness: o for o in plan.options if o.layout == layout}
-        cells = [_seconds(row.get(bound), plan) for bound in bounds]
-        table.add_row(layout.describe(plan.basis.costs.engine_gpus), *cells)
+    for split in dict.fromkeys(place(o, plan) for o in plan.options):
+        row = {o.max_staleness: o for o in plan.options if place(o, plan) == split}
+        table.add_row(split, *(_seconds(row.get(bound), plan) for bound in bounds))
     return table
 
 
@@ -105,7 +104,7 @@ def short(seconds: float) -> str:
     >>> short(0.01234), short(12.345), short(1234.5)
     ('0.0123', '12.3', '1,234')
     """
-    return f"{seconds:,.0f}" if seconds >= 1000 else f"{seconds:.3g}"
+    return f"{seconds:.3g}" if seconds < 1 else f"{seconds:,.1f}" if seconds < 100 else f"{seconds:,.0f}"
 
 
 def best_by_bound(options: Sequence[Option]) -> list[Option]:
@@ -124,13 +123,14 @@ def _details(plan: Plan) -> RenderableType:
         table.add_column(name, justify="left" if name == "split" else "right", no_wrap=True)
     for option in best_by_bound(plan.options):
         found = option.prediction
+        idle = (found.shared_idle,) * 2 if option.layout.shared else (found.engine_idle, found.trainer_idle)
         table.add_row(
             eta(option.max_staleness),
             place(option, plan),
             f"{short(found.step_s)} s",
             f"{found.tokens_s:,.0f}",
-            f"{found.engine_idle:.0%}",
-            f"{found.trainer_idle:.0%}",
+            f"{idle[0]:.0%}",
+            f"{idle[1]:.0%}",
             f"{found.mean_staleness:.1f} ≤ {found.max_staleness}",
             style="green" if option is plan.best else "",
         )
@@ -141,11 +141,21 @@ def _verdict(plan: Plan) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(ratio=1)
     best = plan.best
-    keys = f"regime.max_staleness={'null' if best.max_staleness is None else best.max_staleness}"
-    table.add_row(Text(f"{place(best, plan)}, {keys}: {short(best.prediction.step_s)} s a step", "bold green"))
+    table.add_row(Text(f"{place(best, plan)}, {keys(best)}: {short(best.prediction.step_s)} s a step", "bold green"))
     for reason in reasons(plan):
         table.add_row(reason)
     return table
+
+
+def keys(option: Option) -> str:
+    """The recipe's keys that say so."""
+    bound = "null" if option.max_staleness is None else option.max_staleness
+    words = [f"regime.max_staleness={bound}"]
+    if option.layout.unit == "process" and option.max_staleness == 0:
+        words.append(f"rollout.process={'trainer' if option.layout.shared else 'own'}")
+    elif option.layout.unit == "GPU" and option.layout.engines > 1:
+        words.append(f"rollout.replicas={option.layout.engines}")
+    return " ".join(words)
 
 
 def _levers(plan: Plan) -> RenderableType:
@@ -184,6 +194,22 @@ def reasons(plan: Plan) -> Iterator[str]:
             f"the {WORTH:.0%} for which it is worth being staler."
         )
     yield bottleneck(found, best.layout.shared)
+    if best.layout.trainers > 1:
+        yield from _one_trainer(plan)
+
+
+def _one_trainer(plan: Plan) -> Iterator[str]:
+    """A split with several trainers is a plan for later: this version's trainer is one process on one device."""
+    alone = [o for o in plan.options if o.layout.trainers == 1]
+    today = "this version trains on one"
+    if not alone:
+        yield f"It takes a trainer sharded over GPUs, and {today}: no split of {plan.gpus} can be run yet."
+        return
+    best = recommended(alone)
+    yield (
+        f"It takes a trainer sharded over GPUs, and {today}: {place(best, plan)} at η = {eta(best.max_staleness)} "
+        f"takes {short(best.prediction.step_s)} s."
+    )
 
 
 def bottleneck(found: Prediction, shared: bool) -> str:

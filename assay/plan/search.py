@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from assay.plan.basis import Basis
+from assay.plan.calibrate import all_threads
 from assay.plan.layout import Layout, layouts
 from assay.plan.levers import Lever, levers
 from assay.plan.simulation import simulate
 from assay.plan.tally import Prediction
 from assay.plan.terms import Terms
+from assay.rollout.process.factory import Threads, split_threads
 
 STALENESS: tuple[int | None, ...] = (0, 1, 2, 4, None)
 """The bounds that are tried."""
@@ -49,11 +51,11 @@ def search(basis: Basis, terms: Terms, gpus: int, *, steps: int | None = None, s
 
     Raises UserError where the model fits on no split of them.
     """
-    places = layouts(gpus, basis.costs) if gpus else processes(basis.processes)
+    bounds = tuple(dict.fromkeys((*STALENESS, terms.max_staleness)))
     steps = steps or min(60, max(12, 8000 // (terms.prompts_per_step * terms.group_size)))
     options = []
-    for layout in places:
-        for eta in dict.fromkeys((*STALENESS, terms.max_staleness)):
+    for eta in bounds:
+        for layout in layouts(gpus, basis.costs) if gpus else processes(terms, basis.threads, eta):
             if eta != 0 and layout.shared:
                 continue
             found = simulate(basis.costs, basis.work, _at(terms, eta), layout, steps=steps, seed=seed)
@@ -71,17 +73,21 @@ def recommended(options: Sequence[Option]) -> Option:
     return min(near, key=lambda o: (_bound(o.max_staleness), o.prediction.step_s))
 
 
-def processes(measured: int) -> list[Layout]:
-    """The two ways of a machine without GPUs, of which ``measured`` processes had the cores when costs were measured.
+def processes(terms: Terms, measured: Threads | None, eta: int | None) -> list[Layout]:
+    """The two ways of a machine without GPUs: one process, or one for generation beside the trainer's.
 
-    Two processes that work at once have half of the cores each; costs are taken to double. (Threads scale worse than
-    that on small models, so it errs to the slow side.)
+    Sides that take turns have all threads each; those that work at once share them out as the engine does it. Speed is
+    taken to be proportional to threads, of which ``measured`` had theirs.
     """
-    one, two = {0: (1.0, 1.0), 1: (1.0, 0.5), 2: (2.0, 1.0)}[measured]
-    return [
-        Layout(1, 1, shared=True, unit="process", speed=one),
-        Layout(1, 1, shared=False, unit="process", speed=two),
-    ]
+    had = measured or all_threads()
+
+    def layout(threads: Threads, shared: bool) -> Layout:
+        faster = threads.replica / had.replica, threads.trainer / had.trainer
+        return Layout(1, 1, shared, "process", *faster)
+
+    total = all_threads(terms.threads).trainer
+    apart = split_threads(all_threads().trainer, terms.threads, terms.engine_threads, 1, together=eta != 0)
+    return [layout(Threads(total, total), True), layout(apart, False)]
 
 
 def _at(terms: Terms, eta: int | None) -> Terms:

@@ -43,10 +43,12 @@ class Simulation:
     """One run of ``terms`` on ``layout``; `run` it once."""
 
     def __init__(self, costs: Costs, work: Workload, terms: Terms, layout: Layout, seed: int = 0) -> None:
-        costs = costs.at_speed(layout.speed)
+        costs = costs.at_speed(layout.engine_speed, layout.trainer_speed)
         self._costs, self._work, self._terms, self._layout, self._seed = costs, work, terms, layout, seed
         self._engines = [
-            EngineModel(costs, terms.slots, keep_cache=terms.keep_cache, drain=not terms.in_flight)
+            EngineModel(
+                costs, terms.slots_of_each(layout.engines), keep_cache=terms.keep_cache, drain=not terms.in_flight
+            )
             for _ in range(layout.engines)
         ]
         self._schedule = Schedule(

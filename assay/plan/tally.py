@@ -107,6 +107,12 @@ class Prediction:
         return max(0.0, 1.0 - self.generate_share - self.publish_share)
 
     @property
+    def shared_idle(self) -> float:
+        """Share of the time in which GPUs that both sides share do neither: most of it is waiting for the slowest."""
+        busy = self.generate_share + (self.update_s + self.publish_s) / self.step_s
+        return max(0.0, 1.0 - busy)
+
+    @property
     def trainer_idle(self) -> float:
         """Share of the trainer's time in which it waits for a batch."""
         return self.wait_s / self.step_s

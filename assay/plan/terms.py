@@ -17,7 +17,9 @@ class Terms:
     group_size: int = 8
     max_tokens: int = 256
     slots: int = 128
-    """``rollout.max_running``, of each engine."""
+    """``rollout.max_running``."""
+    slots_together: bool = False
+    """Are they those of all engines together (native), rather than of each?"""
     max_staleness: int | None = 0
     max_groups: int | None = None
     max_extra: int | None = None
@@ -28,6 +30,10 @@ class Terms:
     """``regime.kv: keep``."""
     sync_every: int = 1
     verifier_workers: int = 1
+    threads: int | None = None
+    """``run.threads``: CPU threads of the trainer."""
+    engine_threads: int | None = None
+    """``rollout.options.threads``: CPU threads of a generation process."""
     stream: bool = True
     """Are answers judged while others are sampled? The loop always does; False shows what that saves."""
     share_prompts: bool = True
@@ -36,6 +42,10 @@ class Terms:
     """Are groups without signal forwarded too, because a KL or entropy term moves them?"""
     scored_passes: int = 0
     """Forward passes before the first backward one: the anchor's, the reference model's."""
+
+    def slots_of_each(self, engines: int) -> int:
+        """Answers that one of so many engines generates at once."""
+        return -(-self.slots // engines) if self.slots_together else self.slots
 
     def publishes(self, version: int, published: int) -> bool:
         """Are the engines given this version, after ``published``?"""
@@ -67,6 +77,7 @@ def terms_of(recipe: Recipe) -> Terms:
         group_size=rollout.group_size,
         max_tokens=rollout.max_tokens,
         slots=rollout.max_running,
+        slots_together=rollout.engine == "native",
         max_staleness=eta,
         max_groups=max_groups,
         max_extra=extra_groups(recipe) if rollout.dynamic_sampling else None,
@@ -75,6 +86,8 @@ def terms_of(recipe: Recipe) -> Terms:
         keep_cache=regime.kv == "keep",
         sync_every=1 if every == "drift" else every,
         verifier_workers=recipe.reward.workers,
+        threads=recipe.run.threads,
+        engine_threads=rollout.options.get("threads"),
         share_prompts=recipe.update.share_prompts,
         epochs=recipe.update.epochs,
         train_all=objective.kl.coefficient > 0 or objective.entropy != 0,

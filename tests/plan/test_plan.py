@@ -13,10 +13,12 @@ from assay.plan.distribution import Constant, LogNormal
 from assay.plan.layout import Layout
 from assay.plan.report import best_by_bound
 from assay.plan.search import Option, recommended, search
+from assay.plan.simulation import simulate
 from assay.plan.tally import Prediction
 from assay.plan.terms import Terms, terms_of
 from assay.plan.workload import DrawnWork
 from assay.recipe.schema import Recipe
+from assay.rollout.process.factory import Threads
 
 RECIPE = """
 model: {path: ./nowhere}
@@ -68,16 +70,19 @@ def test_every_bound_and_split_is_tried_and_shared_gpus_only_synchronously():
     assert all(o.prediction.max_staleness <= o.max_staleness for o in found.options if o.max_staleness is not None)
 
 
-def test_without_gpus_two_processes_have_half_of_the_cores_each():
-    terms = Terms(prompts_per_step=4, group_size=4, max_tokens=200)
-    one = search(Basis(costs(), work(), processes=1), terms, 0, steps=12)
-    synchronous = {o.layout.shared: o.prediction for o in one.options if o.max_staleness == 0}
-    assert synchronous[False].update_s == pytest.approx(2 * synchronous[True].update_s)
-    assert synchronous[False].wait_s == pytest.approx(2 * synchronous[True].wait_s)
-    own = search(Basis(costs(), work(), processes=2), terms, 0, steps=12)
-    again = {o.layout.shared: o.prediction for o in own.options if o.max_staleness == 0}
-    assert again[True].update_s == pytest.approx(again[False].update_s / 2)
-    assert again[False].update_s == pytest.approx(synchronous[True].update_s)
+def test_without_gpus_sides_that_work_at_once_share_out_the_threads_and_those_that_take_turns_do_not():
+    terms = Terms(prompts_per_step=4, group_size=4, max_tokens=200, threads=2, engine_threads=1)
+    found = search(Basis(costs(), work(), threads=Threads(trainer=4, replica=4)), terms, 0, steps=12)
+    synchronous = {o.layout.shared: o.prediction for o in found.options if o.max_staleness == 0}
+    ahead = next(o.prediction for o in found.options if o.max_staleness == 1)
+    alone = simulate(costs(), work(), terms, Layout(1, 1, shared=True), steps=12)
+    assert synchronous[True].update_s == pytest.approx(2 * alone.update_s)  # 2 threads of the 4 that were measured
+    assert synchronous[True].wait_s == pytest.approx(2 * alone.wait_s)
+    assert synchronous[False].wait_s == pytest.approx(4 * alone.wait_s)  # 1 thread
+    assert ahead.update_s == pytest.approx(2 * alone.update_s, rel=0.1)
+    measured = search(Basis(costs(), work(), threads=Threads(2, 1)), terms, 0, steps=12)
+    own = next(o.prediction for o in measured.options if o.max_staleness == 0 and not o.layout.shared)
+    assert own.step_s == pytest.approx(alone.step_s)
 
 
 def test_the_terms_are_the_recipes():
