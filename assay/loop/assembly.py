@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,10 +18,13 @@ from assay.hardware import prepare_torch, with_precision
 from assay.loop.checkpoint import CheckpointStore, RunState
 from assay.loop.evaluate import Evaluation, evaluate
 from assay.loop.folder import RunFolder, find_run, model_place, new_run
+from assay.loop.in_flight import InFlight, read_in_flight
 from assay.loop.limit import measure_limit
+from assay.loop.making import Asking
 from assay.loop.memory import memory
 from assay.loop.recorder import Recorder
 from assay.loop.run import Describe, Run
+from assay.loop.schedule import Schedule
 from assay.loop.source import GroupSource, Source, stream_seed
 from assay.objective.kl import KlState
 from assay.policy.batch import pack
@@ -34,8 +38,10 @@ from assay.recipe.schema import Recipe
 from assay.records import Group
 from assay.reward.scorer import Scorer
 from assay.reward.selection import check_rows
+from assay.rollout.dispatch import Dispatcher
 from assay.rollout.engine import Engine, sampling_of
 from assay.rollout.engines import make_engine
+from assay.rollout.thinking import ThinkingBudget, encoder, thinking_budget
 from assay.sync.weights import Weights
 from assay.track.console import Console, make_console
 from assay.track.phases import Phases, unprofiled
@@ -61,7 +67,7 @@ class Makings:
     """What a source may be made of."""
 
     recipe: Recipe
-    engine: Engine
+    dispatcher: Dispatcher
     scorer: Scorer
     prompts: PromptSet
     policy: Policy
@@ -100,10 +106,24 @@ async def assemble(
         with memory("load", settings):
             policy, engine = load_policy(settings, place, tokenizer)
             stack.push_async_callback(engine.close)
-            begun = store.load(policy.load) if resume else None
+            in_flight = InFlight()
+
+            def read(folder: Path) -> None:
+                nonlocal in_flight
+                policy.load(folder)
+                in_flight = read_in_flight(folder, prompts)
+
+            begun = store.load(read) if resume else None
         state = begun or RunState(kl=asdict(KlState(settings.objective.kl.coefficient)))
+        dispatcher = Dispatcher(engine)
+        every = settings.sync.every
         weights = Weights(
-            engine, prompts.prompts[0], _tolerance(settings), settings.rollout.temperature, version=state.version
+            dispatcher,
+            prompts.prompts[0],
+            _tolerance(settings),
+            settings.rollout.temperature,
+            version=state.version,
+            every=every if isinstance(every, int) else 1,
         )
         with memory("generate", settings):
             await weights.start(policy)
@@ -112,14 +132,19 @@ async def assemble(
         stack.callback(shown.stop)
         profiler = _profiler(settings, folder, state, shown)
         phases = Phases(on_enter=shown.phase, around=profiler or unprofiled)
-        source = make_source(Makings(settings, engine, scorer, prompts, policy, tokenizer, phases, shown))
+        source = make_source(Makings(settings, dispatcher, scorer, prompts, policy, tokenizer, phases, shown))
         source.cursor, source.admissions = state.cursor, state.admissions
+        stack.push_async_callback(source.close)
         with store.disk("the run folder"):
             save_resolved(settings, folder.path)  # from here on it can be resumed
             recorder = Recorder(folder, settings, shown, state.step, profiler)
         stack.callback(recorder.close)
-        evaluator = _evaluator(settings, engine, scorer, held_out, shown)
-        run = Run(settings, folder, store, recorder, phases, evaluator, policy, source, state, limit, describe)
+        evaluator = None
+        if held_out is not None:
+            held = partial(evaluate, dispatcher, scorer, held_out, settings, thinking=thinking_of(settings, tokenizer))
+            evaluator = _evaluator(held, weights, policy, shown)
+        worker = stack.enter_context(ThreadPoolExecutor(1, "update")) if _overlaps(settings) else None
+        run = Run(settings, folder, store, recorder, phases, evaluator, policy, source, state, limit, describe, worker)
         info = _info(settings, folder, prompts, held_out, state) | {
             "engine": f"{engine.path}, in {sampler_precision(settings)}",
             "machine": limit.describe(),
@@ -127,6 +152,7 @@ async def assemble(
         shown.start(settings.run.steps, state.step, info)
         for warning in (*doubts.warnings(settings), *changes, *_leaks(prompts, held_out)):
             shown.message(warning, "warning")
+        source.restore(in_flight, state.version)
         yield Parts(run, source, policy, weights, tokenizer)
 
 
@@ -189,17 +215,25 @@ def sampled_groups(makings: Makings) -> GroupSource:
     def has_signal(group: Group) -> bool:
         return policy.has_signal(pack([group], recipe.reward))[0]
 
+    regime, order = recipe.regime, recipe.run.deterministic
+    schedule = Schedule(
+        prompts_per_step=rollout.prompts_per_step,
+        max_staleness=regime.max_staleness,
+        max_groups=regime.max_groups,
+        max_extra=extra_groups(recipe) if rollout.dynamic_sampling else None,
+        last_version=recipe.run.steps,
+        in_order=order,
+    )
+    seed, thinking = stream_seed(recipe.run.seed, "train"), thinking_of(recipe, makings.tokenizer)
     return GroupSource(
-        engine=makings.engine,
+        dispatcher=makings.dispatcher,
         scorer=makings.scorer,
         prompts=makings.prompts,
         sampler=PromptSampler(len(makings.prompts), recipe.run.seed, recipe.data.shuffle),
-        sampling=sampling_of(rollout),
-        seed=stream_seed(recipe.run.seed, "train"),
-        prompts_per_step=rollout.prompts_per_step,
+        asking=Asking(sampling_of(rollout), seed, rollout.max_retries, thinking),
+        schedule=schedule,
         group_size=rollout.group_size,
-        max_extra=extra_groups(recipe) if rollout.dynamic_sampling else None,
-        max_retries=rollout.max_retries,
+        oversample=rollout.oversample,
         max_invalid=recipe.reward.max_invalid,
         has_signal=has_signal,
         phases=makings.phases,
@@ -207,12 +241,27 @@ def sampled_groups(makings: Makings) -> GroupSource:
     )
 
 
+def thinking_of(recipe: Recipe, tokenizer: Any) -> ThinkingBudget | None:
+    """The thinking budget that the recipe sets, in the tokenizer's tokens."""
+    settings = recipe.rollout.thinking
+    return None if settings is None else thinking_budget(settings.budget, settings.close, encoder(tokenizer))
+
+
+def _overlaps(recipe: Recipe) -> bool:
+    """Does generation go on while the policy is updated? In deterministic mode it waits: there all is one round."""
+    return recipe.regime.max_staleness != 0 and not recipe.run.deterministic
+
+
 def _evaluator(
-    recipe: Recipe, engine: Engine, scorer: Scorer, held_out: PromptSet | None, console: Console
-) -> Callable[[], Awaitable[Evaluation]] | None:
-    if held_out is None:
-        return None
-    return partial(evaluate, engine, scorer, held_out, recipe, partial(console.phase, "evaluate"))
+    held: Callable[..., Awaitable[Evaluation]], weights: Weights, policy: Policy, console: Console
+) -> Callable[[], Awaitable[Evaluation]]:
+    """Evaluates the policy as it is: what was not published yet is published first."""
+
+    async def evaluated() -> Evaluation:
+        await weights.catch_up(policy)
+        return await held(progress=partial(console.phase, "evaluate"))
+
+    return evaluated
 
 
 def _profiler(recipe: Recipe, folder: RunFolder, state: RunState, console: Console) -> Profiler | None:

@@ -9,6 +9,7 @@ from typing import Any
 from assay.data.chat import prepare_messages, render, tokenize, uses_chat_template
 from assay.data.prompts import load_prompts
 from assay.hardware import prepare_torch, with_precision
+from assay.loop.assembly import thinking_of
 from assay.loop.evaluate import evaluate
 from assay.loop.folder import model_place
 from assay.loop.memory import memory
@@ -19,6 +20,7 @@ from assay.recipe.schema import DataRecipe, ModelRecipe, Recipe, RolloutRecipe
 from assay.records import Prompt, Rollout
 from assay.reward.scorer import Scorer
 from assay.reward.selection import check_rows
+from assay.rollout.dispatch import Dispatcher
 from assay.rollout.engine import Engine, Request
 from assay.rollout.engines import make_engine
 from assay.rollout.sampling import Sampling
@@ -41,7 +43,14 @@ async def _assess(recipe: Recipe, console: Console) -> dict[str, dict[str, float
         engine = _engine(recipe, place, tokenizer)
         try:
             with memory("evaluate", recipe):
-                found = await evaluate(engine, scorer, held_out, recipe, partial(console.phase, "evaluate"))
+                found = await evaluate(
+                    Dispatcher(engine),
+                    scorer,
+                    held_out,
+                    recipe,
+                    partial(console.phase, "evaluate"),
+                    thinking_of(recipe, tokenizer),
+                )
         finally:
             await engine.close()
             console.stop()

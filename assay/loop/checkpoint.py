@@ -19,7 +19,7 @@ STATE = "state.json"
 
 @dataclass(frozen=True)
 class RunState:
-    """What a run knows beside its tensors, after a number of whole steps. At staleness 0 nothing is in flight then."""
+    """What a run knows beside its tensors and beside what is in flight, after a number of whole steps."""
 
     step: int = 0
     """Steps done."""

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from assay.data.prompts import PromptSet
-from assay.loop.collect import Order, Progress, collect, refuse_broken_verifiers, unheard
-from assay.loop.source import stream_seed
+from assay.loop.making import Asking, Making, make
+from assay.loop.source import Progress, refuse_broken_verifiers, stream_seed, unheard
 from assay.loop.statistics import Estimate, bootstrap, majority, pass_at_k, proportion
 from assay.recipe.schema import Recipe
 from assay.records import Group, is_right
 from assay.reward.scorer import Scorer
-from assay.rollout.engine import Engine, sampling_of
-from assay.track.phases import Phases
+from assay.rollout.dispatch import Dispatcher
+from assay.rollout.engine import sampling_of
+from assay.rollout.thinking import ThinkingBudget
 
 EVAL_ADMISSIONS = 1 << 40
 """Admission numbers of evaluation start here, far from those of training."""
@@ -44,7 +45,12 @@ class Evaluation:
 
 
 async def evaluate(
-    engine: Engine, scorer: Scorer, prompts: PromptSet, recipe: Recipe, progress: Progress = unheard
+    dispatcher: Dispatcher,
+    scorer: Scorer,
+    prompts: PromptSet,
+    recipe: Recipe,
+    progress: Progress = unheard,
+    thinking: ThinkingBudget | None = None,
 ) -> Evaluation:
     """Answer every held-out prompt greedily and ``eval.samples`` times by sampling, and judge the answers.
 
@@ -55,18 +61,20 @@ async def evaluate(
     sampled = replace(sampling_of(recipe.rollout), temperature=recipe.eval.temperature)
     rounds = [(sampling_of(recipe.rollout, greedy=True), 1, 0), (sampled, samples, 1)]
     seed, total = stream_seed(recipe.run.seed, "eval"), len(chosen) * (1 + samples)
-    groups = [Group(p, (), (), i) for i, p in enumerate(chosen)]
+    groups, done = [Group(p, (), (), i) for i, p in enumerate(chosen)], 0
     for sampling, n, first in rounds[: 1 + (samples > 0)]:
-        orders = [Order(EVAL_ADMISSIONS + i, p, n, first_index=first) for i, p in enumerate(chosen)]
-        before = first * len(chosen)
+        makings = [Making(EVAL_ADMISSIONS + i, p, n, n, first_index=first) for i, p in enumerate(chosen)]
 
-        def follow(done: int, _: int, before: int = before) -> None:
-            progress(before + done, total)
+        def follow() -> None:
+            nonlocal done
+            done += 1
+            progress(done, total)
 
-        answers = await collect(engine, scorer, orders, sampling, seed, Phases(), follow)
+        await make(makings, dispatcher, scorer, Asking(sampling, seed, thinking=thinking), follow)
+        made = [m.group() for m in makings]
         groups = [
-            replace(g, rollouts=(*g.rollouts, *rollouts), verdicts=(*g.verdicts, *verdicts))
-            for g, (rollouts, verdicts) in zip(groups, answers.values(), strict=True)
+            replace(g, rollouts=(*g.rollouts, *m.rollouts), verdicts=(*g.verdicts, *m.verdicts))
+            for g, m in zip(groups, made, strict=True)
         ]
         refuse_broken_verifiers(groups, recipe.reward.max_invalid)
     return Evaluation(estimates_over(groups, samples), tuple(groups))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from assay.errors import AssayError
@@ -12,6 +15,7 @@ from assay.loop.batch_file import write_batch
 from assay.loop.checkpoint import CheckpointStore, RunState
 from assay.loop.evaluate import Evaluation
 from assay.loop.folder import RunFolder, write_json
+from assay.loop.in_flight import InFlight
 from assay.loop.interrupt import Interrupted, StopRequest
 from assay.loop.limit import Limit
 from assay.loop.memory import memory
@@ -59,6 +63,7 @@ class Run:
         state: RunState,
         limit: Limit,
         describe: Describe = described,
+        worker: Executor | None = None,
     ) -> None:
         self.recipe = recipe
         self.folder = folder
@@ -71,6 +76,7 @@ class Run:
         self._source = source
         self._limit = limit
         self._describe = describe
+        self._worker = worker
         self._stop = StopRequest(lambda: self._say("stopping; once more to stop at once"))
         self._unlogged: dict[str, float] = {}
         self._optimizer_steps = policy.optimizer_steps  # as of `state`
@@ -79,6 +85,11 @@ class Run:
     def finished(self) -> bool:
         """Are all steps done?"""
         return self.state.step >= self.recipe.run.steps
+
+    @property
+    def synchronous(self) -> bool:
+        """Is nothing in flight between two steps?"""
+        return self.recipe.regime.max_staleness == 0
 
     @property
     def kl(self) -> KlState:
@@ -91,14 +102,24 @@ class Run:
 
     async def unless_stopped(self, work: Awaitable[T], phase: str = "generate") -> T:
         """Wait for ``work`` between two updates, or abandon it and raise `Interrupted` as soon as the user asks."""
-        with self._keeping(phase):
+        async with self._keeping(phase):
             return await self._stop.unless_asked(work)
 
-    @contextmanager
-    def doing(self, phase: str) -> Iterator[None]:
+    @asynccontextmanager
+    async def doing(self, phase: str) -> AsyncIterator[None]:
         """Count the seconds of the ``with`` block for ``phase``; what fails in it leaves the steps done kept."""
-        with self.phases(phase), self._keeping(phase):
-            yield
+        async with self._keeping(phase):
+            with self.phases(phase):
+                yield
+
+    async def off_loop(self, work: Callable[[], T]) -> T:
+        """Do ``work``, which computes: in a thread of its own where generation goes on meanwhile.
+
+        Always the same thread, since OpenMP keeps a pool of workers for each that computes.
+        """
+        if self._worker is None:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
     def observe(self, harvest: Harvest, update: Update, published: Mapping[str, float]) -> None:
         """Take note of a step that is done: metrics, rollouts, the KL controller, the next state.
@@ -111,7 +132,8 @@ class Run:
         self._take_times()
         times, self._unlogged = self._unlogged, {}
         at_limit = self._limit.seconds(harvest, update)
-        speed = speed_metrics(times, answered, forwarded, at_limit)
+        sampled = times if self._worker is None else times | {"time/generate": times["time/step"]}  # it never ends
+        speed = speed_metrics(sampled, answered, forwarded, at_limit)
         metrics = {**self._describe(harvest, update), **published, **times, **speed}
         if settings.coefficient > 0:
             metrics["update/kl_coefficient"] = self.kl.coefficient
@@ -124,8 +146,6 @@ class Run:
             self.state,
             step=step,
             version=self.state.version + 1,
-            cursor=self._source.cursor,
-            admissions=self._source.admissions,
             kl=asdict(CONTROLLERS[settings.controller](self.kl, settings, measured, rollouts)),
             bad_steps=0 if update.finite else self.state.bad_steps + 1,
             totals=added(self.state.totals, tokens | {LIMIT + phase: s for phase, s in at_limit.items()}),
@@ -140,13 +160,22 @@ class Run:
         step, settings = self.state.step, self.recipe.checkpoint
         periodic = settings.every > 0 and step % settings.every == 0
         if step and (periodic or self.finished or (settings.keep_best and step == self._best_step())):
-            self.checkpoint()
+            self.checkpoint(await self._source.in_flight())
 
-    def checkpoint(self) -> None:
-        """Write the present state, with weights and optimizer, to resume from. Raises AssayError: see the store."""
+    def checkpoint(self, in_flight: InFlight) -> None:
+        """Write the present state, with weights, optimizer and ``in_flight``, which must be of this very moment.
+
+        Raises AssayError: see the store.
+        """
+
+        def write(folder: Path) -> None:
+            self._policy.save(folder)
+            in_flight.write(folder)
+
         self._take_times()
+        state = replace(self.state, cursor=self._source.cursor, admissions=self._source.admissions)
         with self.phases("checkpoint"):
-            self._store.save(self.state, self._policy.save, self._best_step())
+            self._store.save(state, write, self._best_step())
 
     def summary(self) -> dict[str, Any]:
         """Write, hand out and return ``summary.json``: before, after, seconds per phase, tokens, steps."""
@@ -169,8 +198,8 @@ class Run:
         with self._store.disk(f"the evaluation after step {step}"):
             self._recorder.evaluation(step, evaluation)
 
-    @contextmanager
-    def _keeping(self, phase: str) -> Iterator[None]:
+    @asynccontextmanager
+    async def _keeping(self, phase: str) -> AsyncIterator[None]:
         """Should what is done within fail or be stopped, keep the steps done in a checkpoint, and say what is kept.
 
         Not in the midst of an optimizer step: weights and state disagree then, and the last checkpoint is what is kept.
@@ -181,11 +210,18 @@ class Run:
         except Exception as error:
             step, settled = self.state.step, self._policy.optimizer_steps == self._optimizer_steps
             if step and settled:
-                self.checkpoint()
+                self.checkpoint(await self._what_is_left())
             if step and not isinstance(error, Interrupted):
                 kept = f"the {step} steps done are kept" if settled else f"step {step + 1} began to move the weights"
                 self._say(f"{kept}: find out what failed and {self._store.way_back()}")
             raise
+
+    async def _what_is_left(self) -> InFlight:
+        """What is in flight as something has failed: with what the engine knows of it, if it still answers."""
+        try:
+            return await self._source.in_flight()
+        except AssayError:
+            return self._source.known()
 
     def _best_step(self) -> int | None:
         return best_step(self._recorder.evaluations())

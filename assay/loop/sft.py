@@ -19,6 +19,7 @@ from assay.data.prompts import PromptSet
 from assay.data.sampler import PromptSampler
 from assay.errors import UserError
 from assay.loop.assembly import Makings, checked
+from assay.loop.in_flight import InFlight
 from assay.loop.source import Harvest
 from assay.loop.trainer import Outcome, run_loop
 from assay.policy.policy import Update
@@ -56,6 +57,23 @@ class CompletionSource:
         first, self.admissions = self.admissions, self.admissions + self.per_step
         groups = tuple(self._group(self.prompts.prompts[k], first + i) for i, k in enumerate(indices))
         return Harvest(groups, origin="given")
+
+    async def in_flight(self) -> InFlight:
+        """Nothing: what is given needs no making."""
+        return InFlight()
+
+    def known(self) -> InFlight:
+        """Nothing, again."""
+        return InFlight()
+
+    def restore(self, in_flight: InFlight, version: int) -> None:
+        """The counters are the whole state."""
+
+    async def drained(self) -> None:
+        """Nothing is being made."""
+
+    async def close(self) -> None:
+        """Nothing is held."""
 
     def _group(self, prompt: Prompt, admission: int) -> Group:
         """One rollout of reward 1, that nobody sampled: it has no log-probs and is of no version."""
@@ -136,7 +154,7 @@ def supervised(recipe: Recipe) -> Recipe:
 
 def completions(makings: Makings) -> CompletionSource:
     """The source of a supervised run."""
-    recipe, context = makings.recipe, makings.engine.limits.context
+    recipe, context = makings.recipe, makings.dispatcher.engine.limits.context
     prompts = fitting(makings.prompts, makings.tokenizer, recipe.data, context)
     skipped = len(makings.prompts) - len(prompts)
     if skipped:

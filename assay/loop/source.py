@@ -1,20 +1,40 @@
-"""Where a step's scored groups come from: admits prompts, replaces what cannot be used, keeps its place in the data."""
+"""Where a step's scored groups come from: admits prompts, follows them to their verdicts, keeps its place in the data.
+
+One code path for every regime. What may start, and what a step is made of, is arithmetic (`assay.loop.schedule`); how
+a group comes to its verdicts is `assay.loop.making`; this file starts the one as the other allows. Groups go on while
+the policy is updated: at ``max_staleness`` 0 none is left then, as no group may start before the next publish.
+
+In order (``run.deterministic``) all groups that may start are made together, in rounds, and batches take them by their
+number: everything is then a function of indices. Otherwise each group goes its own way.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 from assay.data.prompts import PromptSet
 from assay.data.sampler import PromptSampler
-from assay.loop.collect import Answers, Order, Progress, collect, refuse_broken_verifiers, unheard
-from assay.records import Group, Verdict
+from assay.errors import AssayError, UserError
+from assay.loop.in_flight import InFlight, Unfinished, with_partials
+from assay.loop.making import Asking, Making, make
+from assay.loop.schedule import Schedule
+from assay.records import Group, Rollout
 from assay.reward.scorer import Scorer
-from assay.rollout.engine import Engine, Stats
-from assay.rollout.sampling import Sampling
+from assay.rollout.dispatch import Dispatcher
+from assay.rollout.engine import Stats
 from assay.track.phases import Phases
+
+Progress = Callable[[int, int], None]
+"""Told how many answers are there, and of how many."""
+
+
+def unheard(done: int, of: int) -> None:
+    """Progress that nobody follows."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +49,18 @@ class Harvest:
     """Groups admitted beyond ``prompts_per_step``."""
     replaced: tuple[Group, ...] = ()
     """The rollouts that were sampled anew because their verdict was invalid, with those verdicts."""
+    cancelled: tuple[Rollout, ...] = ()
+    """Rollouts that were cut off because enough others of their group were there (oversampling)."""
     sampling: Stats = Stats()
-    """What the engine computed for all of it."""
+    """What the engine computed since the last harvest."""
     origin: Literal["generated", "given"] = "generated"
     """Were its answers sampled, or given to be imitated? The name under which their tokens are counted."""
+    version: int = 0
+    """The policy's version that is trained on them: batches consumed before this one."""
+    running: int = 0
+    """Groups in the making when the step began to train."""
+    waiting: int = 0
+    """Complete groups that were left for later steps."""
 
     @property
     def retried(self) -> int:
@@ -46,7 +74,7 @@ class Harvest:
 
 
 class Source(Protocol):
-    """Anything that hands the loop a step's groups; its two counters are part of a checkpoint."""
+    """Anything that hands the loop a step's groups; its counters and what is in flight are part of a checkpoint."""
 
     cursor: int
     admissions: int
@@ -55,116 +83,267 @@ class Source(Protocol):
         """The groups of the next step."""
         ...
 
+    async def in_flight(self) -> InFlight:
+        """What is started and not trained on."""
+        ...
+
+    def known(self) -> InFlight:
+        """The same without asking the engine, as when it is gone: unfinished answers are begun anew."""
+        ...
+
+    def restore(self, in_flight: InFlight, version: int) -> None:
+        """Go on after ``version`` batches, with what was in flight then."""
+        ...
+
+    async def drained(self) -> None:
+        """Wait until no answer is being made; none is begun before the next call of `next_groups`."""
+        ...
+
+    async def close(self) -> None:
+        """Take back what is in flight."""
+        ...
+
 
 @dataclass
 class GroupSource:
     """Scored groups for training, step after step.
 
-    ``cursor`` (prompts drawn) and ``admissions`` (groups started) are its whole state: prompts, their order and every
-    sampling seed are functions of the two. Synchronous: all that is started for a step is finished in it.
+    ``cursor`` (prompts drawn), ``admissions`` (groups started) and what is in flight are its whole state: prompts,
+    their order and every sampling seed are functions of the two numbers.
     """
 
-    engine: Engine
+    dispatcher: Dispatcher
     scorer: Scorer
     prompts: PromptSet
     sampler: PromptSampler
-    sampling: Sampling
-    seed: int
-    prompts_per_step: int
+    asking: Asking
+    schedule: Schedule
     group_size: int
-    max_extra: int | None
-    """Replacement groups allowed in a step; ``None``: no dynamic sampling, every group is trained on."""
-    max_retries: int
     max_invalid: float
     has_signal: Callable[[Group], bool]
     phases: Phases
+    oversample: int = 0
+    """Rollouts beyond ``group_size`` that are started in a group; the slowest are cancelled."""
     progress: Progress = unheard
     cursor: int = 0
     admissions: int = 0
+    _makings: dict[int, Making] = field(default_factory=dict)
+    """Of the untrained groups, by admission."""
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _groups: dict[int, Group] = field(default_factory=dict)
+    """Complete groups that wait for their batch."""
+    _unused: list[Group] = field(default_factory=list)
+    _seen: list[Making] = field(default_factory=list)
+    """Completed since the last harvest."""
+    _heard: int = 0
+    """Answers since the last harvest."""
+    _held: bool = False
+    _stats: Stats | None = None
 
     async def next_groups(self) -> Harvest:
-        """The groups of the next step; abandoned or failed, the same prompts come again.
+        """The groups of the next step; at staleness 0, abandoned or failed, the same prompts come again.
 
         With dynamic sampling, groups without signal are replaced by further prompts until ``prompts_per_step`` have
-        signal or ``max_extra`` replacements were started; then the step has what there is. Raises AssayError when
-        more than ``max_invalid`` of the step's verdicts are invalid.
+        signal or the bound on replacements is reached; then the step has what there is. Raises AssayError when more
+        than ``max_invalid`` of the verdicts since the last step are invalid, and what engine or verifiers raise.
         """
         place = self.cursor, self.admissions
+        if self._stats is None:
+            self._stats = self.dispatcher.engine.stats
+        self._held = False
         try:
-            return await self._harvest()
+            while True:
+                self._fill()
+                extra = self.schedule.extra
+                in_round = self.schedule.in_order and self._tasks
+                batch = None if in_round else self.schedule.next_batch()
+                if batch is not None:
+                    return self._harvest(batch, extra)
+                await self._advance()
         except BaseException:
-            self.cursor, self.admissions = place
+            if self.schedule.max_staleness == 0:
+                await self._give_up(place)
             raise
 
-    async def _harvest(self) -> Harvest:
-        kept: list[Group] = []
-        unused: list[Group] = []
-        replaced: list[Group] = []
-        extra, before = 0, self.engine.stats
-        wanted = self.prompts_per_step
-        while wanted > 0:
-            groups, lost = await self._generate(self._draw(wanted))
-            replaced += lost
-            refuse_broken_verifiers([*kept, *unused, *groups, *replaced], self.max_invalid)
-            for group in groups:
-                used = self.max_extra is None or self.has_signal(group)
-                (kept if used else unused).append(group)
-            room = 0 if self.max_extra is None else self.max_extra - extra
-            wanted = min(self.prompts_per_step - len(kept), room)
-            extra += wanted
-        return Harvest(tuple(kept), tuple(unused), extra, tuple(replaced), self.engine.stats.since(before))
+    async def in_flight(self) -> InFlight:
+        """What is started and not trained on, with what the engine has of unfinished answers."""
+        partials: dict[int, dict[int, Rollout]] = {}
+        if self.schedule.running:
+            for request_id, rollout in await self.dispatcher.engine.partials():
+                partials.setdefault(request_id, {})[rollout.index] = rollout
+        return self._unfinished(partials)
 
-    def _draw(self, n: int) -> list[Order]:
+    def known(self) -> InFlight:
+        """What is started and not trained on, without what only the engine has."""
+        return self._unfinished({})
+
+    def restore(self, in_flight: InFlight, version: int) -> None:
+        """Go on after ``version`` batches; what was running is started again at the next `next_groups`."""
+        self.schedule.version, self.schedule.extra = version, in_flight.extra
+        for unfinished in in_flight.groups:
+            admission = unfinished.place.admission
+            self._makings[admission] = unfinished.making
+            (self.schedule.ready if unfinished.ready else self.schedule.running)[admission] = unfinished.place
+            if unfinished.ready:
+                self._groups[admission] = unfinished.making.group()
+        self._begin([u.making for u in in_flight.groups if not u.ready])
+
+    async def drained(self) -> None:
+        """Wait until no answer is being made; none is begun before the next call of `next_groups`."""
+        self._held = True
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+        self._raise()
+
+    async def discard(self) -> int:
+        """Give up every group that is not trained on, as after a rollback; returns how many those were."""
+        await self.close()
+        gone = self.schedule.discard()
+        self._makings, self._groups = {}, {}
+        return len(gone)
+
+    async def close(self) -> None:
+        """Take back what is in flight; the makings keep what is there of them."""
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _fill(self) -> None:
+        """Start as many groups as there is room for."""
+        n = 0 if self._held else self.schedule.room(self.dispatcher.engine.version)
+        if n == 0:
+            return
         indices, self.cursor = self.sampler.take(self.cursor, n)
-        first, self.admissions = self.admissions, self.admissions + n
-        return [Order(first + i, self.prompts.prompts[k], self.group_size) for i, k in enumerate(indices)]
+        begun: list[Making] = []
+        for k in indices:
+            size = self.group_size + self.oversample
+            making = Making(self.admissions, self.prompts.prompts[k], size, self.group_size)
+            self.schedule.admit(making.admission, self.dispatcher.engine.version)
+            self.admissions += 1
+            begun.append(making)
+        self._begin(begun)
 
-    async def _generate(self, orders: Sequence[Order]) -> tuple[list[Group], list[Group]]:
-        """Groups of ``orders``, and what of them was sampled anew.
+    def _begin(self, makings: Sequence[Making]) -> None:
+        self._makings |= {m.admission: m for m in makings}
+        for together in [list(makings)] if self.schedule.in_order else [[m] for m in makings]:
+            if together:
+                work = make(together, self.dispatcher, self.scorer, self.asking, self._hear)
+                task = asyncio.create_task(self._follow(work, together))
+                self._tasks.add(task)
 
-        A rollout whose verdict is invalid is replaced by a fresh one, at most ``max_retries`` times; the valid ones
-        of its group stay as they are.
-        """
-        answers = await self._collect(orders)
-        prompts = {o.admission: o.prompt for o in orders}
-        replaced: list[Group] = []
-        for attempt in range(1, self.max_retries + 1):
-            lost = {o.admission: _invalid(answers[o.admission][1]) for o in orders}
-            redo = [
-                replace(
-                    o,
-                    n=len(lost[o.admission]),
-                    first_index=attempt * self.group_size,
-                    siblings=tuple(r for r, v in zip(*answers[o.admission], strict=True) if v.valid),
-                )
-                for o in orders
-                if lost[o.admission]
-            ]
-            if not redo:
-                break
-            for admission, fresh in (await self._collect(redo)).items():
-                rollouts, verdicts = answers[admission]
-                replaced.append(
-                    Group(
-                        prompts[admission],
-                        tuple(rollouts[i] for i in lost[admission]),
-                        tuple(verdicts[i] for i in lost[admission]),
-                        admission,
-                    )
-                )
-                for place, rollout, verdict in zip(lost[admission], *fresh, strict=True):
-                    rollouts[place], verdicts[place] = replace(rollout, index=place), verdict
-        groups = [
-            Group(o.prompt, tuple(answers[o.admission][0]), tuple(answers[o.admission][1]), o.admission) for o in orders
-        ]
-        return groups, replaced
+    async def _follow(self, work: Coroutine[Any, Any, None], makings: Sequence[Making]) -> None:
+        """See groups to their end, and start what their end makes room for."""
+        try:
+            await work
+            for making in makings:
+                self._complete(making)
+        finally:
+            self._news.set()
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks.discard(task)
+        if not self.schedule.in_order:
+            self._fill()
 
-    async def _collect(self, orders: Sequence[Order]) -> Answers:
-        return await collect(self.engine, self.scorer, orders, self.sampling, self.seed, self.phases, self.progress)
+    def _complete(self, making: Making) -> None:
+        group = making.group()
+        self._seen.append(making)
+        if len(self._seen) >= self.schedule.prompts_per_step:
+            refuse_broken_verifiers(self._judged(), self.max_invalid)
+        signal = self.schedule.max_extra is None or self.has_signal(group)
+        self.schedule.complete(making.admission, signal)
+        if signal:
+            self._groups[making.admission] = group
+        else:
+            self._unused.append(group)
+        if making.admission not in self.schedule.ready:
+            del self._makings[making.admission]
+
+    def _judged(self) -> list[Group]:
+        groups = [m.group() for m in self._seen]
+        return groups + [lost for m in self._seen if (lost := m.lost()) is not None]
+
+    def _harvest(self, batch: list[int], extra: int) -> Harvest:
+        engine = self.dispatcher.engine
+        before, self._stats = self._stats or Stats(), engine.stats
+        seen, self._seen = self._seen, []
+        unused, self._unused = self._unused, []
+        self._heard = 0
+        for admission in [a for a in self._makings if a not in self.schedule.running | self.schedule.ready]:
+            del self._makings[admission]
+        if not self.schedule.in_order:
+            self._fill()
+        return Harvest(
+            groups=tuple(self._groups.pop(a) for a in sorted(batch)),
+            unused=tuple(sorted(unused, key=lambda g: g.admission)),
+            extra=extra,
+            replaced=tuple(lost for m in sorted(seen, key=lambda m: m.admission) if (lost := m.lost()) is not None),
+            cancelled=tuple(r for m in seen for r in m.cancelled),
+            sampling=self._stats.since(before),
+            version=self.schedule.version - 1,
+            running=len(self.schedule.running),
+            waiting=len(self.schedule.ready),
+        )
+
+    async def _advance(self) -> None:
+        """Wait for a group to complete: sampling while the engine has work for us, scoring after that."""
+        if not self._tasks:
+            raise RuntimeError("nothing is being made, nothing may start, and there is no batch")
+        news = asyncio.ensure_future(self._news.wait())
+        quiet = asyncio.ensure_future(self.dispatcher.quiet())
+        try:
+            with self.phases("generate"):
+                await asyncio.wait({news, quiet}, return_when=asyncio.FIRST_COMPLETED)
+            if not news.done():
+                with self.phases("score"):
+                    await news
+        finally:
+            news.cancel()
+            quiet.cancel()
+        self._news.clear()
+        self._raise()
+
+    def _raise(self) -> None:
+        """Raise what a group's making raised."""
+        for task in [t for t in self._tasks if t.done()]:
+            self._tasks.discard(task)
+            task.result()
+
+    async def _give_up(self, place: tuple[int, int]) -> None:
+        await self.discard()
+        self.cursor, self.admissions = place
+        self._seen, self._unused, self._heard = [], [], 0
+
+    def _hear(self) -> None:
+        self._heard += 1
+        running = (self._makings[a] for a in self.schedule.running)
+        self.progress(self._heard, self._heard + sum(len(m.missing) for m in running))
+
+    def _unfinished(self, partials: dict[int, dict[int, Rollout]]) -> InFlight:
+        def saved(admission: int, ready: bool) -> Unfinished:
+            place = (self.schedule.ready if ready else self.schedule.running)[admission]
+            return Unfinished(with_partials(self._makings[admission], partials.get(admission, {})), place, ready)
+
+        running = [saved(a, False) for a in sorted(self.schedule.running)]
+        return InFlight((*running, *(saved(a, True) for a in self.schedule.ready)), self.schedule.extra)
 
 
-def _invalid(verdicts: Sequence[Verdict]) -> list[int]:
-    return [i for i, v in enumerate(verdicts) if not v.valid]
+def refuse_broken_verifiers(groups: Sequence[Group], max_invalid: float) -> None:
+    """Raise with the commonest reason when more than this share of the verdicts is invalid.
+
+    UserError where a verifier raised, which its author can mend; AssayError where it was slow or out of reach.
+    """
+    verdicts = [v for g in groups for v in g.verdicts]
+    bad = [v for v in verdicts if not v.valid]
+    if len(bad) > max_invalid * len(verdicts):
+        (outcome, message), count = Counter((v.outcome, v.message) for v in bad).most_common(1)[0]
+        kind = UserError if outcome == "verifier_error" else AssayError
+        raise kind(
+            f"{len(bad)} of {len(verdicts)} verdicts are invalid, more than reward.max_invalid={max_invalid:g} "
+            f"allows; {count} times {outcome}: {message}"
+        )
 
 
 def stream_seed(seed: int, stream: str) -> int:

@@ -20,9 +20,11 @@
         |           evaluation, checkpoint               |
         +------------------------------------------------+
 
-Synchronous: `source.next_groups` returns when everything it started is finished, the weights move when nothing is being
-sampled, and between two steps nothing is in flight. The state of a run is then the weights, the optimizer and the few
-numbers of `RunState`.
+One number tells the regimes apart: `regime.max_staleness`, how many versions old the oldest token of a rollout may be
+when it is trained on. At 0, `source.next_groups` returns when everything that was started is finished, the weights move
+when nothing is being sampled, and between two steps nothing is in flight: the state of a run is then the weights, the
+optimizer and the few numbers of `RunState`. Above 0 the source goes on starting groups while the policy is updated, in
+a thread beside the event loop; new weights come under running answers; a checkpoint also holds what is in flight.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +69,14 @@ async def drive(parts: Parts) -> bool:
         await run.evaluate_and_checkpoint()
         while not run.finished:
             harvest = await run.unless_stopped(source.next_groups())
-            with run.doing("update"):
-                await weights.engine.sleep()  # nothing is in flight; the publish wakes it
+            async with run.doing("update"):
+                if run.synchronous:
+                    await weights.dispatcher.engine.sleep()  # nothing is in flight; the publish wakes it
                 batch = pack(harvest.groups, run.recipe.reward)
-                update = policy.update(batch, run.kl.coefficient)
-            with run.doing("publish"):
+                update = await run.off_loop(partial(policy.update, batch, run.kl.coefficient))
+            async with run.doing("publish"):
+                if weights.due and not run.recipe.regime.in_flight:
+                    await source.drained()
                 published = await weights.publish(policy)
             run.observe(harvest, update, published)
             await run.evaluate_and_checkpoint()

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from assay.errors import AssayError
-from assay.records import Group, Prompt, Verdict
-from assay.rollout.engine import Engine, Request
+from assay.records import Group, Prompt, Rollout, Verdict
+from assay.rollout.dispatch import Dispatcher
+from assay.rollout.engine import Request
 from assay.rollout.sampling import Sampling
 
 PROBE = 1 << 41
@@ -26,7 +27,7 @@ class Publishable(Protocol):
 class Weights:
     """The way of the weights from the policy to the engine, with the version that the engine has."""
 
-    engine: Engine
+    dispatcher: Dispatcher
     prompt: Prompt
     """What the probe asks."""
     tolerance: float
@@ -36,20 +37,36 @@ class Weights:
     tokens: int = 4
     """Length of the probe."""
     version: int = 0
+    """The policy's: batches consumed."""
+    every: int = 1
+    """Versions between two publishes."""
+
+    @property
+    def due(self) -> bool:
+        """Is the next version one that is published?"""
+        return (self.version + 1) % self.every == 0
 
     async def start(self, policy: Publishable) -> None:
         """Publish the weights as they are, under the present version: those of a new or of a resumed run."""
-        await self.engine.publish(self.version)
+        await self.dispatcher.engine.publish(self.version)
         await self.probe(policy)
 
     async def publish(self, policy: Publishable) -> dict[str, float]:
-        """Publish the policy's present weights as the next version, and compare log-probs on probe tokens.
+        """Count the policy's present weights as the next version, and publish them if that one is `due`."""
+        due = self.due
+        self.version += 1
+        return await self.catch_up(policy) if due else {}
+
+    async def catch_up(self, policy: Publishable) -> dict[str, float]:
+        """Have the engine sample from the present version, if it does not yet, and compare log-probs on probe tokens.
 
         Returns ``sync/probe_gap``, the mean |difference| in nats. Raises AssayError as `probe` does: a sync that
         silently did nothing stops the run at this step.
         """
-        self.version += 1
-        await self.engine.publish(self.version)
+        engine = self.dispatcher.engine
+        if engine.version == self.version:
+            return {}
+        await engine.publish(self.version)
         return {"sync/probe_gap": await self.probe(policy)}
 
     async def probe(self, policy: Publishable) -> float:
@@ -59,10 +76,14 @@ class Weights:
         Raises AssayError when the gap is more than rounding, that is when the engine samples from other weights.
         """
         sampling = Sampling(temperature=self.temperature, max_tokens=self.tokens)
-        await self.engine.submit(Request(PROBE, self.prompt, 1, sampling, seed=self.version))
-        rollouts = tuple([rollout async for _, rollout in self.engine.finished()])
+        heard: list[Rollout] = []
+        request = Request(PROBE, self.prompt, 1, sampling, seed=self.version, urgent=True)
+        await self.dispatcher.ask([request], lambda _, rollout: heard.append(rollout))
+        rollouts = tuple(heard)
         verdicts = tuple(Verdict(0.0, "scored") for _ in rollouts)
         theirs = [logprob for rollout in rollouts for logprob in rollout.sampler_logprobs]
+        if not theirs:
+            raise AssayError(f"after publishing version {self.version} the engine made no answer to the probe")
         ours = policy.probe_logprobs(Group(self.prompt, rollouts, verdicts))
         gap = sum(abs(a - b) for a, b in zip(ours, theirs, strict=True)) / len(theirs)
         if not gap <= self.tolerance:

@@ -14,15 +14,20 @@ from tiny import save_tiny, tiny_tokenizer
 
 from assay.data.prompts import PromptSet
 from assay.data.sampler import PromptSampler
-from assay.loop.source import GroupSource
+from assay.loop.making import Asking
+from assay.loop.schedule import Schedule
+from assay.loop.source import GroupSource, Harvest
 from assay.loop.trainer import Outcome, train
 from assay.recipe.schema import Recipe
 from assay.records import Group, Prompt, Rollout, Segment, Verdict
+from assay.rollout.dispatch import Dispatcher
 from assay.rollout.engine import Limits, Request, Stats
 from assay.rollout.sampling import Sampling
 from assay.track.console import make_console
 from assay.track.metrics import read_metrics
 from assay.track.phases import Phases
+
+SCHEDULED = {"max_staleness", "max_groups", "max_extra", "last_version", "in_order"}
 
 DIGIT = {"verifier": "regex", "options": {"pattern": "[0-9]"}}
 """Right where the answer holds a digit: a fresh model does so about half the time, and learns it in a few steps."""
@@ -86,6 +91,7 @@ class TalkingEngine:
         self.hanging = False
         self._random = random.Random(seed)
         self._waiting: list[tuple[int, Rollout]] = []
+        self._woken = asyncio.Event()
 
     async def submit(self, request: Request) -> None:
         self.asked.append(request)
@@ -98,17 +104,23 @@ class TalkingEngine:
         self._random.shuffle(self._waiting)
         while self._waiting:
             if self.hanging and self._waiting[-1][1].finish != "cancelled":
-                await asyncio.Event().wait()
+                await self._woken.wait()
             for _ in range(self._random.randrange(3)):
                 await asyncio.sleep(0)
             yield self._waiting.pop()
 
     async def cancel(self, request_id: int) -> None:
         self.cancelled.append(request_id)
+        self._woken.set()
         self._waiting = [(i, replace(r, finish="cancelled") if i == request_id else r) for i, r in self._waiting]
+
+    async def partials(self) -> list[tuple[int, Rollout]]:
+        return [(i, replace(r, finish="cancelled")) for i, r in self._waiting]
 
     async def publish(self, version: int) -> None:
         self.version = version
+
+    async def sleep(self) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -137,22 +149,23 @@ def talking_source(
     **more: Any,
 ) -> GroupSource:
     """A source of 4 prompts x 3 answers a step over an engine and a scorer of this file."""
-    values: dict[str, Any] = {
-        "prompts_per_step": 4,
-        "group_size": 3,
-        "max_extra": None,
-        "max_retries": 0,
-        "max_invalid": 1.0,
-        **more,
-    }
+    values: dict[str, Any] = {"group_size": 3, "max_invalid": 1.0, **more}
+    schedule = Schedule(prompts_per_step=4, **{k: values.pop(k) for k in SCHEDULED & values.keys()})
     return GroupSource(
-        engine=engine,
+        dispatcher=Dispatcher(engine),
         scorer=scorer,
         prompts=prompts(n_prompts),
         sampler=PromptSampler(n_prompts, seed=3),
-        sampling=Sampling(max_tokens=4),
-        seed=11,
+        asking=Asking(Sampling(max_tokens=4), 11, values.pop("max_retries", 0)),
+        schedule=schedule,
         has_signal=has_signal,
         phases=Phases(),
         **values,
     )
+
+
+async def next_step(source: GroupSource) -> Harvest:
+    """The next step's groups; its update is then published, as the loop does it."""
+    harvest = await source.next_groups()
+    await source.dispatcher.engine.publish(source.schedule.version)
+    return harvest

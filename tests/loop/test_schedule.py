@@ -76,8 +76,10 @@ def test_one_group_that_never_ends_is_waited_for_at_its_deadline_and_never_overt
         if not fast:
             break
         schedule.complete(fast[0])
-    assert schedule.version == 1 and schedule.waits_for() == [0]
-    assert schedule.room(published) == 0 and [*schedule.running] == [0]
+    assert schedule.version == 1
+    assert schedule.waits_for() == [0]
+    assert schedule.room(published) == 0
+    assert [*schedule.running] == [0]
     schedule.complete(0)
     assert 0 in (schedule.next_batch() or [])
 
@@ -111,20 +113,23 @@ def test_groups_without_signal_are_replaced_up_to_the_bound_and_then_leave_a_bla
     schedule.admit(0, 0)
     schedule.admit(1, 0)
     schedule.complete(0, signal=False)
-    assert schedule.room(0) == 1 and schedule.extra == 1
+    assert schedule.room(0) == 1
+    assert schedule.extra == 1
     schedule.admit(2, 0)
     schedule.complete(2, signal=False)
     assert schedule.room(0) == 0
     assert schedule.next_batch() is None
     schedule.complete(1)
     assert schedule.next_batch() == [1]
-    assert schedule.extra == 0 and schedule.untrained == 0
+    assert schedule.extra == 0
+    assert schedule.untrained == 0
 
 
 def test_a_bound_on_groups_holds_without_one_on_staleness():
     schedule = Schedule(2, None, max_groups=5)
     consumed, _ = play(schedule, random.Random(0), batches=50)
-    assert len(consumed) == 50 and schedule.untrained <= 5
+    assert len(consumed) == 50
+    assert schedule.untrained <= 5
     with pytest.raises(ValueError, match="bound"):
         Schedule(2, None)
     with pytest.raises(ValueError, match="never fill"):
@@ -134,8 +139,10 @@ def test_a_bound_on_groups_holds_without_one_on_staleness():
 def test_nothing_is_started_that_no_batch_of_the_run_could_take():
     schedule = Schedule(3, 4, last_version=2)
     assert schedule.room(0) == 6
-    consumed, admitted = play(schedule, random.Random(1), batches=2)
-    assert len(admitted) == 6 and schedule.untrained == 0 and schedule.room(2) == 0
+    _consumed, admitted = play(schedule, random.Random(1), batches=2)
+    assert len(admitted) == 6
+    assert schedule.untrained == 0
+    assert schedule.room(2) == 0
 
 
 def test_admission_beyond_the_room_is_an_error():

@@ -13,6 +13,7 @@ from tiny import tiny_model, tiny_tokenizer
 from assay.errors import AssayError
 from assay.policy.model import add_lora
 from assay.records import Prompt
+from assay.rollout.dispatch import Dispatcher
 from assay.rollout.engine import Request
 from assay.rollout.native import NativeEngine
 from assay.rollout.sampling import Sampling
@@ -50,7 +51,7 @@ def make(lora: bool = False, **keys):
 @asynccontextmanager
 async def serving(policy, kind: type[NativeEngine] = NativeEngine, tolerance: float = 1e-3, **options):
     engine = kind(policy.model, TOKENIZER, **options)
-    weights = Weights(engine, PROMPT, tolerance, temperature=0.8)
+    weights = Weights(Dispatcher(engine), PROMPT, tolerance, temperature=0.8)
     try:
         await weights.start(policy)
         yield weights
@@ -75,9 +76,9 @@ def test_a_publish_brings_the_new_weights(options, keys, tolerance):
             moved(policy)
             metrics = await weights.publish(policy)
             assert metrics["sync/probe_gap"] <= tolerance
-            assert weights.version == weights.engine.version == 1
-            await weights.engine.submit(Request(0, PROMPT, 2, Sampling(max_tokens=5, temperature=0.8)))
-            async for _, rollout in weights.engine.finished():
+            assert weights.version == weights.dispatcher.engine.version == 1
+            await weights.dispatcher.engine.submit(Request(0, PROMPT, 2, Sampling(max_tokens=5, temperature=0.8)))
+            async for _, rollout in weights.dispatcher.engine.finished():
                 assert set(rollout.segments[0].versions) == {1}
 
     asyncio.run(main())
@@ -115,7 +116,7 @@ def test_a_resumed_run_goes_on_under_its_version():
     async def main() -> None:
         policy = make()
         engine = NativeEngine(policy.model, TOKENIZER)
-        weights = Weights(engine, PROMPT, 1e-3, temperature=0.8, version=17)
+        weights = Weights(Dispatcher(engine), PROMPT, 1e-3, temperature=0.8, version=17)
         await weights.start(policy)
         assert engine.version == 17
         await weights.publish(policy)
@@ -133,7 +134,7 @@ def test_the_probe_compares_at_the_training_temperature():
         moved(policy)
         engine = NativeEngine(policy.model, TOKENIZER)
         with pytest.raises(AssayError, match="the weights did not arrive"):
-            await Weights(engine, PROMPT, 1e-3, temperature=1.0).start(policy)
+            await Weights(Dispatcher(engine), PROMPT, 1e-3, temperature=1.0).start(policy)
         await engine.close()
 
     asyncio.run(main())
