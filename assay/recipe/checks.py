@@ -409,6 +409,22 @@ def drift_actions(recipe: Recipe) -> Iterator[Refusal]:
             yield Refusal(key, "'rollback' needs checkpoints on the way: checkpoint.every = 0 keeps none, use 10")
 
 
+def running_ahead(recipe: Recipe) -> Iterator[Refusal]:
+    """What bounds the groups in the making must leave room for a batch; the clock may not cancel a fixed order."""
+    rollout, groups = recipe.rollout, recipe.regime.max_groups
+    if groups is not None and groups < rollout.prompts_per_step:
+        reason = f"{groups} groups can never fill a batch of rollout.prompts_per_step = {rollout.prompts_per_step}"
+        yield Refusal("regime.max_groups", f"{reason}: use more")
+    if rollout.oversample and recipe.run.deterministic:
+        reason = "cancels by the clock which rollouts are slowest, and run.deterministic goes by indices alone: use 0"
+        yield Refusal("rollout.oversample", reason)
+    if rollout.thinking is not None and rollout.thinking.budget >= rollout.max_tokens:
+        reason = (
+            f"{rollout.thinking.budget} leaves no answer within rollout.max_tokens = {rollout.max_tokens}: use less"
+        )
+        yield Refusal("rollout.thinking.budget", reason)
+
+
 CHECKS: tuple[Check, ...] = (
     some_data,
     held_out,
@@ -440,6 +456,7 @@ CHECKS: tuple[Check, ...] = (
     llama_slots,
     kept_keys,
     plain_precision,
+    running_ahead,
 )
 """All checks, in the order of the recipe's sections."""
 

@@ -76,6 +76,10 @@ def _adapts(recipe: Recipe) -> bool:
     return recipe.objective.kl.controller == "adaptive"
 
 
+def _runs_ahead(recipe: Recipe) -> bool:
+    return recipe.regime.max_staleness != 0
+
+
 def _renders(recipe: Recipe) -> bool:
     return recipe.data.template != "none"
 
@@ -163,6 +167,16 @@ RULES: tuple[Rule, ...] = (
         lambda r: not r.rollout.servers,
         _says("rollout.servers are the replicas"),
     ),
+    *(
+        Rule(f"regime.{key}", _runs_ahead, _says("regime.max_staleness = 0 has no answers in flight at new weights"))
+        for key in ("in_flight", "kv")
+    ),
+    Rule(
+        "regime.kv",
+        lambda r: r.regime.in_flight,
+        _says("regime.in_flight = false finishes answers under the weights they began with"),
+    ),
+    Rule("regime.max_groups", _runs_ahead, _says("regime.max_staleness = 0 admits one batch of groups anyway")),
     *(_drift_rule(measure) for measure in ("kl", "ess", "surprise")),
     Rule(
         "rollout.process",
