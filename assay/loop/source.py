@@ -296,7 +296,7 @@ class GroupSource:
         try:
             with self.phases("generate"):
                 await asyncio.wait({news, quiet}, return_when=asyncio.FIRST_COMPLETED)
-            if not news.done():
+            if quiet.done():
                 with self.phases("score"):
                     await news
         finally:

@@ -30,9 +30,9 @@ def go_on(whole: Whole, name: str) -> dict[str, Any]:
     return json.loads(report.read_text())
 
 
-@pytest.mark.parametrize(("number", "moment", "nth"), [(INT, "generate", 9), (TERM, "score", 9)])
+@pytest.mark.parametrize(("number", "moment", "nth"), [(INT, "generate", 6), (TERM, "score", 6)])
 def test_sampling_is_abandoned_and_the_steps_done_are_kept(whole: Whole, number: int, moment: str, nth: int) -> None:
-    """The 9th time is in the fourth step or later, an evaluation counting two."""
+    """The 6th time is in the third step or later: a step that replaces groups samples twice."""
     name = f"{moment} {number}"
     code, report, folder = asked(whole, name, moment, nth, number)
     assert code == 0
@@ -78,7 +78,7 @@ def test_before_the_first_step_there_is_nothing_to_keep_and_the_run_begins_again
 def test_a_second_signal_acts_at_once_and_harms_nothing(whole: Whole, numbers: tuple[int, int], status: int) -> None:
     """A KeyboardInterrupt that nobody catches ends a process of this kind with 1."""
     name = "twice {} {}".format(*numbers)
-    code, report, folder = asked(whole, name, "generate", 9, *numbers)
+    code, report, folder = asked(whole, name, "generate", 6, *numbers)
     assert (code, report) == (status, {})
     go_on(whole, name)
     assert_equal_runs(folder, whole.folder)
