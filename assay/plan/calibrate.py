@@ -25,9 +25,12 @@ from assay.recipe.derived import native_process
 from assay.recipe.load import load_recipe
 from assay.recipe.schema import Recipe
 from assay.rollout.process.factory import Threads, threads_of
+from assay.sync.weights import Weights
 from assay.track.rollouts import LoggedRollout, read
 from assay.view.run_record import RunRecord, open_run
 
+PROBE_TOKENS = Weights.tokens
+"""Of the probe after a publish: the engine is idle then in a synchronous run, and busy in another."""
 WORK_NOTES = frozenset({"lengths", "groups with signal"})
 """The notes that speak of the workload, not of costs."""
 
@@ -55,11 +58,15 @@ def calibrate(folder: Path) -> Basis:
     terms = terms_of(recipe)
     decode, prefill = _engine(timed, groups, terms)
     update = _update(timed, terms)
+    prompt = round(fmean(g.prompt_tokens for step in groups.values() for g in step))
+    probe_s = prefill.seconds(prompt) + decode.seconds(1, PROBE_TOKENS - 1, prompt)
     costs = Costs(
         prefill=prefill,
         decode=decode,
         update=update,
-        publish_s=median(row["time/publish"] for row in timed),
+        publish_s=max(0.0, median(row["time/publish"] for row in timed) - probe_s),
+        probe_tokens=PROBE_TOKENS,
+        probe_prompt_tokens=prompt,
         overhead_s=median(_rest(row) for row in timed),
         verifier=Constant(value=median(row.get("time/score", 0.0) for row in timed)),
     )
@@ -184,7 +191,7 @@ def _notes(record: RunRecord, costs: Costs, work: SeenWork, steps: int) -> list[
             "measured",
             "fitted to the seconds of updates",
         ),
-        Note("publish", f"{costs.publish_s:.2g} s, probe included", "measured", where),
+        Note("publish", f"{costs.publish_s:.2g} s, then {PROBE_TOKENS} tokens of a probe", "measured", where),
         Note("a verdict", f"{1000 * costs.verifier.mean:.2g} ms", "measured", "the wait for a step's last verdicts"),
         Note("beside the phases", f"{costs.overhead_s:.2g} s a step", "measured", where),
     ]

@@ -99,7 +99,7 @@ class UpdateCost(Section):
 
 
 class Costs(Section):
-    """Seconds of everything."""
+    """Seconds of everything, of one engine and one training GPU."""
 
     prefill: PrefillCost = PrefillCost()
     """Prompts, and answers whose cache is computed anew under new weights."""
@@ -108,7 +108,11 @@ class Costs(Section):
     update: UpdateCost
     """Training."""
     publish_s: float = Field(default=0.0, ge=0)
-    """Handing the weights to the engines, the probe included; neither side works meanwhile."""
+    """Handing the weights to the engines; neither side works meanwhile."""
+    probe_tokens: int = Field(default=0, ge=0)
+    """Tokens of the probe that an engine then answers, before all others and among them, while the trainer waits."""
+    probe_prompt_tokens: int = Field(default=1, ge=1)
+    """Tokens of its prompt."""
     wake_s: float = Field(default=0.0, ge=0)
     """Added to each publish where engine and trainer share GPUs, for moving one GPU's worth of everything out and in
     again; divided by their number."""

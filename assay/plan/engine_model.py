@@ -37,6 +37,8 @@ class Answer:
     ends: int = field(default=0, repr=False)
     """The engine's step count at which it is done, while it runs."""
     running: bool = field(default=False, repr=False)
+    urgent: bool = False
+    """Does it go before those that wait, and into a slot beyond the others? A probe does."""
 
     @property
     def tokens(self) -> int:
@@ -50,13 +52,11 @@ Stretch = Literal["idle", "start", "prefill", "decode", "pause"]
 class EngineModel:
     """One engine. The caller hands on the clock: nothing happens but in `submit`, `publish`, `cancel` and `advance`."""
 
-    def __init__(self, costs: Costs, slots: int, *, keep_cache: bool = False, drain: bool = False) -> None:
-        """``slots``: answers at once. ``keep_cache``: running answers keep their cache under new weights. ``drain``:
-        new weights wait for running answers, and nobody enters meanwhile."""
+    def __init__(self, costs: Costs, slots: int, *, keep_cache: bool = False) -> None:
+        """``slots``: answers at once. ``keep_cache``: running answers keep their cache under new weights."""
         self._costs = costs
         self._slots = slots
         self._keep_cache = keep_cache
-        self._drain = drain
         self._waiting: deque[Answer] = deque()
         self._running: dict[Answer, None] = {}
         self._ends: list[tuple[int, int, Answer]] = []
@@ -90,15 +90,16 @@ class EngineModel:
 
     def submit(self, answers: Iterable[Answer], now: float) -> None:
         """Queue answers; those for which a slot is free enter at the next boundary."""
-        self._waiting.extend(answers)
+        for answer in answers:
+            (self._waiting.appendleft if answer.urgent else self._waiting.append)(answer)
         if self._stretch == "idle":
             self._start(now)
         elif self._stretch == "decode" and self._fits():
             self._end_early(now)
 
     def publish(self, version: int, now: float, seconds: float) -> None:
-        """Take new weights, for so many seconds, from the next boundary on (or the first without a running answer)."""
-        if self._stretch == "decode" and not self._drain:
+        """Take new weights, for so many seconds, from the next boundary on."""
+        if self._stretch == "decode":
             self._end_early(now)
         self._publishes.append((version, seconds))
         if self._stretch == "idle":
@@ -144,7 +145,7 @@ class EngineModel:
     def _begin(self, now: float) -> None:
         """The next stretch, from a boundary."""
         self._from = now
-        if self._publishes and not (self._drain and self._running):
+        if self._publishes:
             return self._stretch_to("pause", self._publishes[0][1])
         while self._waiting and self._fits():
             self._enter(self._waiting.popleft())
@@ -173,10 +174,10 @@ class EngineModel:
 
     def _fits(self) -> bool:
         """May the first in the queue enter?"""
-        if len(self._running) >= self._slots or not self._waiting or self._publishes:
+        if not self._waiting or (len(self._running) >= self._slots and not self._waiting[0].urgent):
             return False
         limit, first = self._costs.kv_tokens, self._waiting[0]
-        if limit is None:
+        if limit is None or first.urgent:
             return True
         if first.prompt_tokens + first.length > limit:
             raise UserError(

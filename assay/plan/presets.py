@@ -17,6 +17,7 @@ from assay.plan.distribution import Constant, LogNormal
 from assay.plan.shape import ModelShape
 from assay.plan.workload import DrawnWork
 from assay.recipe.schema import Recipe
+from assay.sync.weights import Weights
 
 TRAINED = 0.35
 """Share of the peak FLOP that training reaches: 30 to 45 % is common for dense models with FSDP."""
@@ -87,6 +88,8 @@ def device_costs(recipe: Recipe, shape: ModelShape, device: Device) -> tuple[Cos
             scored_token_s=shape.forward_flops / (device.flops * TRAINED),
             scaling=DOUBLING,
         ),
+        probe_tokens=Weights.tokens,
+        probe_prompt_tokens=PROMPT,
         publish_s=0.5 + shape.parameters * 2 / SENT,
         wake_s=0.0 if device.name == "cpu" else 2 * state / OFFLOADED,
         overhead_s=OVERHEAD_S,

@@ -26,6 +26,9 @@ from assay.plan.tally import Prediction, Step, Tally, predict, read_meter
 from assay.plan.terms import Terms
 from assay.plan.workload import GroupWork, Workload
 
+PROBE = -1
+"""Number of the probes in place of a group's."""
+
 
 @dataclass(eq=False)
 class _Group:
@@ -46,9 +49,7 @@ class Simulation:
         costs = costs.at_speed(layout.engine_speed, layout.trainer_speed)
         self._costs, self._work, self._terms, self._layout, self._seed = costs, work, terms, layout, seed
         self._engines = [
-            EngineModel(
-                costs, terms.slots_of_each(layout.engines), keep_cache=terms.keep_cache, drain=not terms.in_flight
-            )
+            EngineModel(costs, terms.slots_of_each(layout.engines), keep_cache=terms.keep_cache)
             for _ in range(layout.engines)
         ]
         self._schedule = Schedule(
@@ -62,6 +63,7 @@ class Simulation:
         self._now, self._order, self._admissions, self._published = 0.0, 0, 0, 0
         self._waiting_since: float | None = 0.0
         self._publishing: int | None = None
+        self._draining = False
         self._step: Step | None = None
         self._updated_at = 0.0
         self._tally = Tally()
@@ -103,7 +105,7 @@ class Simulation:
 
     def _admit(self) -> None:
         """Start as many groups as there is room for, each on the engine with the least to do."""
-        for _ in range(self._schedule.room(self._published)):
+        for _ in range(0 if self._draining else self._schedule.room(self._published)):
             number, terms = self._admissions, self._terms
             self._admissions += 1
             self._schedule.admit(number, self._published)
@@ -119,15 +121,18 @@ class Simulation:
 
     def _answered(self, answer: Answer) -> None:
         """Ready for a verifier; once a group has enough answers its others are cancelled."""
+        if answer.group == PROBE:
+            return self._rest()
         group = self._groups[answer.group]
         if len(group.kept) == self._terms.group_size:
-            return  # ended in the same step as the last one needed
+            return None  # ended in the same step as the last one needed
         group.kept.append(answer)
         self._unjudged.append(answer)
         if len(group.kept) == self._terms.group_size and self._terms.oversample:
             for gone in group.engine.cancel(answer.group, self._now):
                 self._tally.cancelled += gone.made
             self._follow(group.engine)
+        return None
 
     def _judge(self) -> None:
         """Hand the answers that are there to the verifiers, in the order in which they came."""
@@ -148,6 +153,8 @@ class Simulation:
                 self._tally.replaced += 1
             self._admit()
             self._train()
+            if self._draining and self._publishing is None and not self._schedule.running:
+                self._publish()
 
     def _train(self) -> None:
         """Consume the next batch, if the trainer waits and there is one."""
@@ -175,10 +182,16 @@ class Simulation:
         self._at(self._now + update, self._updated)
 
     def _updated(self) -> None:
-        """The weights have moved: publish them, where it is time to."""
+        """The weights have moved: publish them, where it is time to, and once answers may be interrupted."""
         self._updated_at = self._now
         if not self._terms.publishes(self._schedule.version, self._published):
             return self._rest()
+        self._draining = not self._terms.in_flight
+        if not (self._draining and self._schedule.running):
+            self._publish()
+
+    def _publish(self) -> None:
+        """Hand the weights to every engine; then a probe."""
         self._publishing = self._schedule.version
         seconds = self._costs.publish_s + self._layout.shared * self._costs.wake_s / self._layout.trainers
         for engine in self._engines:
@@ -186,10 +199,16 @@ class Simulation:
             self._follow(engine)
 
     def _publish_done(self) -> None:
+        """The engines sample from the new weights; one of them answers a few tokens that are compared."""
         assert self._publishing is not None
         self._published, self._publishing = self._publishing, None
-        self._rest()
-        self._admit()
+        if not self._costs.probe_tokens:
+            return self._rest()
+        engine = min(self._engines, key=lambda e: e.load)
+        probe = Answer(PROBE, 0, self._costs.probe_prompt_tokens, self._costs.probe_tokens, urgent=True)
+        engine.submit([probe], self._now)
+        self._follow(engine)
+        return None
 
     def _rest(self) -> None:
         """What is none of the phases; then the trainer waits for its next batch."""
@@ -202,6 +221,8 @@ class Simulation:
         self._tally.steps.append(self._step)
         self._tally.meters.append(read_meter(self._engines, self._now))
         self._waiting_since = self._now
+        self._draining = False
+        self._admit()
         self._train()
 
 

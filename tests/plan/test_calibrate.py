@@ -21,7 +21,7 @@ from assay.track.console import make_console
 from assay.track.metrics import MetricsLog
 from assay.track.rollouts import RolloutLog
 
-STEP_S, ROW_S, FIXED_S, TOKEN_S, PUBLISH_S, REST_S = 0.05, 0.002, 0.3, 0.004, 0.2, 0.1
+STEP_S, ROW_S, FIXED_S, TOKEN_S, PUBLISH_S, REST_S = 0.05, 0.002, 0.3, 0.004, 0.5, 0.1
 PROMPTS, SIZE, CAP, SLOTS = 3, 4, 40, 6
 
 
@@ -81,7 +81,9 @@ def test_known_costs_are_found_again(place):
     assert costs.decode.steps == pytest.approx({1: STEP_S + ROW_S, SLOTS: STEP_S + SLOTS * ROW_S})
     assert costs.prefill.per_token_s == pytest.approx(ROW_S)
     assert (costs.update.fixed_s, costs.update.per_token_s) == pytest.approx((FIXED_S, TOKEN_S))
-    assert (costs.publish_s, costs.overhead_s) == pytest.approx((PUBLISH_S, REST_S))
+    probe = ROW_S * costs.probe_prompt_tokens + (costs.probe_tokens - 1) * (STEP_S + ROW_S)
+    assert costs.publish_s + probe == pytest.approx(PUBLISH_S)
+    assert costs.overhead_s == pytest.approx(REST_S)
 
 
 def test_the_work_is_what_was_logged(place):

@@ -113,14 +113,14 @@ def test_new_weights_pause_the_engine_and_have_caches_computed_anew_unless_they_
     assert engine.busy["pause"] == 3.0
 
 
-def test_new_weights_wait_for_running_answers_where_those_are_to_end_under_their_own():
-    engine = EngineModel(costs(), slots=1, drain=True)
-    engine.submit([answer(3), answer(3, group=1)], 0.0)
-    begin(engine)
-    engine.publish(1, 1.0, seconds=3.0)
-    (first, a), (second, b) = drain(engine, 1.0)
-    assert (first, second) == pytest.approx((2.6, 2.6 + 3 + 2.6))
-    assert (a.version, b.version) == (0, 1)
+def test_who_is_urgent_goes_first_and_beyond_the_slots():
+    engine = EngineModel(costs(), slots=1)
+    engine.submit([answer(10), answer(10, group=1)], 0.0)
+    begin(engine)  # at 0.6
+    engine.submit([Answer(-1, 0, 10, 4, urgent=True)], 1.0)
+    ends = drain(engine, 1.0)
+    assert [a.group for _, a in ends] == [-1, 0, 1]
+    assert ends[0][0] == pytest.approx(1.6 + 0.6 + 3 * 1.5)  # two rows take 1.5 s a step
 
 
 def test_a_cancelled_group_leaves_with_the_tokens_it_has():

@@ -135,6 +135,27 @@ def test_oversampling_shortens_the_phase_and_a_cap_bounds_it():
     assert wait(max_tokens=400) == pytest.approx(0.1 * 50 * 4.06, rel=0.1)  # mean of 32 times H(32)
 
 
+def test_answers_end_under_the_weights_they_began_with_where_that_is_asked_for():
+    """Nobody starts while the trainer waits for those that run, so no batch mixes versions, and time is lost."""
+    lengths = work(LogNormal(mean=30, p95=90))
+    terms = Terms(prompts_per_step=4, group_size=2, max_staleness=2, in_flight=False, keep_cache=True)
+    drained = simulate(costs(), lengths, terms, ONE_AND_ONE, steps=40)
+    flying = simulate(costs(), lengths, replace(terms, in_flight=True), ONE_AND_ONE, steps=40)
+    assert drained.publish_s > flying.publish_s + 1.0
+    assert drained.step_s > flying.step_s
+
+
+def test_a_probe_waits_for_a_busy_engine_and_not_for_its_slots():
+    lengths = work(Constant(value=100))
+    terms = Terms(prompts_per_step=4, group_size=2, slots=8, keep_cache=True, verifier_workers=8)
+    probed = costs(probe_tokens=4, probe_prompt_tokens=10)
+    idle = simulate(probed, lengths, terms, ONE_AND_ONE, steps=20)
+    assert idle.publish_s == pytest.approx(0.7 + (0.1 + 0.1) + 3 * 0.1)
+    busy = simulate(probed, lengths, replace(terms, max_staleness=1), ONE_AND_ONE, steps=20)
+    assert busy.publish_s + 1e-9 >= 0.7 + 0.2 + 3 * (0.1 + 8 * 0.05)  # a row beside the eight others
+    assert busy.publish_s < 4
+
+
 def test_groups_without_signal_are_replaced_and_cost_generation_but_no_update():
     terms = Terms(prompts_per_step=4, group_size=2, slots=64)
     whole = simulate(costs(), work(Constant(value=20)), terms, ONE_AND_ONE, steps=20)
