@@ -104,7 +104,7 @@ async def assemble(
         kept = settings.checkpoint
         store = CheckpointStore(folder.checkpoints, kept.keep_last, kept.keep_best, again)
         with memory("load", settings):
-            policy, engine = load_policy(settings, place, tokenizer)
+            policy, engine = load_policy(settings, place, tokenizer, folder.path)
             stack.push_async_callback(engine.close)
             in_flight = InFlight()
 
@@ -175,8 +175,8 @@ def load_data(recipe: Recipe, tokenizer: Any) -> tuple[PromptSet, PromptSet | No
     return prompts, held_out
 
 
-def load_policy(recipe: Recipe, place: str, tokenizer: Any) -> tuple[Policy, Engine]:
-    """The policy at its starting weights, and the engine that samples from it."""
+def load_policy(recipe: Recipe, place: str, tokenizer: Any, folder: Path) -> tuple[Policy, Engine]:
+    """The policy at its starting weights, and the engine that samples from it; servers log into the run ``folder``."""
     device = pick_device(recipe.model.device)
     model = load_model(place, recipe.model, device)
     needs_reference = recipe.objective.kl.coefficient > 0
@@ -188,7 +188,7 @@ def load_policy(recipe: Recipe, place: str, tokenizer: Any) -> tuple[Policy, Eng
     elif needs_reference:
         reference = load_model(place, recipe.model, device).requires_grad_(False)
     policy = Policy(recipe, model, device, recipe.run.steps, reference)
-    return policy, make_engine(recipe, model, tokenizer)
+    return policy, make_engine(recipe, model, tokenizer, folder)
 
 
 def _folder(resolved: Resolved, settings: Recipe, resume: bool | Path) -> tuple[RunFolder, list[str]]:

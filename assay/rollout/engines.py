@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,15 +14,15 @@ from assay.registry import Registry
 from assay.rollout.engine import Engine
 from assay.rollout.native import NativeEngine
 
-EngineFactory = Callable[[Recipe, Any, Any], Engine]
-"""Builds an engine from (recipe, model, tokenizer)."""
+EngineFactory = Callable[[Recipe, Any, Any, Path | None], Engine]
+"""Builds an engine from (recipe, model, tokenizer, folder): its processes may write their logs into the folder."""
 
 engines: Registry[EngineFactory] = Registry("engine")
 """Engines by the name that ``rollout.engine`` gives them."""
 
 
 @engines.register("native")
-def native_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
+def native_engine(recipe: Recipe, model: Any, tokenizer: Any, folder: Path | None) -> Engine:
     """The engine on the trainer's weights, in this process (`assay.rollout.native`) or its own (`.process`)."""
     if native_process(recipe) == "own":
         from assay.rollout.process.factory import native_processes
@@ -39,7 +40,7 @@ def native_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
 
 
 @engines.register("vllm")
-def vllm_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
+def vllm_engine(recipe: Recipe, model: Any, tokenizer: Any, folder: Path | None) -> Engine:
     """vLLM in the trainer's process tree (see :mod:`assay.rollout.vllm`)."""
     from assay.rollout.vllm.factory import embedded_engine
 
@@ -47,15 +48,15 @@ def vllm_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
 
 
 @engines.register("vllm_server")
-def vllm_server(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
+def vllm_server(recipe: Recipe, model: Any, tokenizer: Any, folder: Path | None) -> Engine:
     """vLLM servers, started here or running already (see :mod:`assay.rollout.vllm`)."""
     from assay.rollout.vllm.factory import server_engines
 
-    return server_engines(recipe, model, tokenizer)
+    return server_engines(recipe, model, tokenizer, folder)
 
 
 @engines.register("transformers")
-def transformers_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
+def transformers_engine(recipe: Recipe, model: Any, tokenizer: Any, folder: Path | None) -> Engine:
     """Plain ``generate`` in this process, the slow reference (see :mod:`assay.rollout.generate`)."""
     from assay.rollout.generate import GenerateEngine
 
@@ -69,7 +70,7 @@ def transformers_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
 
 
 @engines.register("openai")
-def openai_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
+def openai_engine(recipe: Recipe, model: Any, tokenizer: Any, folder: Path | None) -> Engine:
     """Servers that run already, with fixed weights (see :mod:`assay.rollout.remote.openai`)."""
     from assay.rollout.remote.openai import make_openai
 
@@ -77,16 +78,17 @@ def openai_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
 
 
 @engines.register("llama_server")
-def llama_server_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
+def llama_server_engine(recipe: Recipe, model: Any, tokenizer: Any, folder: Path | None) -> Engine:
     """llama.cpp servers that are given each new version as a GGUF file (see :mod:`assay.rollout.llama`)."""
     from assay.rollout.llama.build import make_llama
 
     return make_llama(recipe, model, tokenizer)
 
 
-def make_engine(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
+def make_engine(recipe: Recipe, model: Any, tokenizer: Any, folder: Path | None = None) -> Engine:
     """Return the engine that ``rollout.engine`` names, sampling from ``model`` (a Hugging Face causal LM).
 
-    The recipe's precision must be decided (`assay.hardware.with_precision`).
+    The recipe's precision must be decided (`assay.hardware.with_precision`). Servers that are started write their logs
+    into ``folder``, else into one of their own that goes with them.
     """
-    return engines[recipe.rollout.engine](recipe, model, tokenizer)
+    return engines[recipe.rollout.engine](recipe, model, tokenizer, folder)

@@ -52,12 +52,12 @@ def test_a_sync_that_does_nothing_stops_the_run_at_that_step(place, vllm_served,
     """vLLM is told of version 2, and given nothing of it: every call succeeds."""
     honest = FileTransfer.send
 
-    async def send(self, control, version):
+    async def send(self, version):
         if version != 2:
-            await honest(self, control, version)
+            await honest(self, version)
         else:
-            await control.start_update()
-            await control.finish_update(str(version))
+            await self._control.start_update()
+            await self._control.finish_update(str(version))
 
     monkeypatch.setattr(FileTransfer, "send", send)
     with pytest.raises(AssayError, match=r"version 2.*did not arrive"):

@@ -18,6 +18,7 @@ from vllm_bench import TOKENIZER, ask, gap, llama, needs_vllm, recipe
 from assay.errors import AssayError, UserError
 from assay.rollout.engine import EngineFailed, Limits
 from assay.rollout.fleet import Fleet, Replica
+from assay.rollout.vllm.disaggregated import DisaggregatedPort
 from assay.rollout.vllm.engine import RETRIES, VllmEngine
 from assay.rollout.vllm.factory import embedded_engine, server_engine
 from assay.rollout.vllm.remote import remote_engine
@@ -173,8 +174,8 @@ Reply = Callable[[dict, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def speaking(reply: Reply):
-    """A real HTTP server with vLLM's routes whose generate route answers as told; yields an engine over it."""
+async def serving(reply: Reply):
+    """A real HTTP server with vLLM's routes, whose generate route answers as told; yields a port to it."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -187,11 +188,15 @@ async def speaking(reply: Reply):
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = ServedPort(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None, 30.0)
+    async with server:
+        yield ServedPort(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None, 30.0)
+
+
+@asynccontextmanager
+async def engine_over(port):
     engine = VllmEngine(port, None, TOKENIZER, stop=frozenset({2}), limits=Limits(None, 4), path="", timeout_s=30.0)
     try:
-        async with server:
-            yield engine
+        yield engine
     finally:
         await engine.close()
 
@@ -213,7 +218,7 @@ def status(writer: asyncio.StreamWriter, code: int) -> None:
 
 def play(reply: Reply, **more):
     async def scenario():
-        async with speaking(reply) as engine:
+        async with serving(reply) as port, engine_over(port) as engine:
             await engine.submit(ask(max_tokens=6, **more))
             return [r async for _, r in engine.finished()]
 
@@ -279,3 +284,34 @@ def test_a_failure_that_the_stream_reports_is_tried_again():
 
     (rollout,) = play(reply)
     assert (rollout.finish, rollout.token_ids) == ("stop", (7, 2))
+
+
+def test_a_pair_prefills_on_one_server_and_decodes_on_the_other():
+    asked = {}
+
+    async def prefill(body, writer):
+        asked["prefill"] = body
+        said = json.dumps({"choices": [], "kv_transfer_params": {"remote_engine_id": "e"}}).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(said) + said)
+
+    async def decode(body, writer):
+        asked["decode"] = body
+        events(writer, piece(7, 8, 2, finish="stop"))
+
+    async def scenario():
+        async with (
+            serving(prefill) as one,
+            serving(decode) as other,
+            engine_over(DisaggregatedPort(one, other)) as engine,
+        ):
+            await engine.submit(ask(max_tokens=6))
+            return [r async for _, r in engine.finished()]
+
+    (rollout,) = asyncio.run(scenario())
+    assert rollout.token_ids == (7, 8, 2)
+    first, second = asked["prefill"], asked["decode"]
+    assert first["token_ids"] == second["token_ids"]
+    assert (first["sampling_params"]["max_tokens"], second["sampling_params"]["max_tokens"]) == (1, 6)
+    assert first["kv_transfer_params"]["do_remote_decode"] is True
+    assert second["kv_transfer_params"] == {"remote_engine_id": "e"}
+    assert first["cache_salt"] == second["cache_salt"]

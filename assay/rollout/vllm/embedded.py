@@ -15,17 +15,11 @@ from assay.rollout.vllm.port import Ask, Piece, PortError, Refused
 class EmbeddedPort:
     """A `Port` to an ``AsyncLLM`` that the first `ready` starts."""
 
-    def __init__(self, arguments: Mapping[str, Any], environment: Mapping[str, str], *, sleeps: bool) -> None:
+    def __init__(self, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         """``environment``: variables that hold while vLLM starts, and for its processes."""
         self._arguments = dict(arguments)
         self._environment = dict(environment)
-        self._sleeps = sleeps
         self._llm: Any = None
-
-    @property
-    def sleeps(self) -> bool:
-        """On a CUDA device; the build for CPUs has no sleep."""
-        return self._sleeps
 
     async def ready(self) -> None:
         """Start the engine, which takes tens of seconds and holds the event loop."""

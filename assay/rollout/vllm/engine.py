@@ -23,7 +23,7 @@ from assay.errors import AssayError, UserError
 from assay.records import Rollout
 from assay.rollout.engine import EngineFailed, Limits, Request, Stats
 from assay.rollout.vllm.answer import Answer
-from assay.rollout.vllm.port import Port, PortError, Refused
+from assay.rollout.vllm.port import Port, PortError, Refused, Sleeper
 from assay.rollout.vllm.transfer import Transfer
 
 RETRIES = 2
@@ -42,6 +42,7 @@ class VllmEngine:
         stop: frozenset[int],
         limits: Limits,
         path: str,
+        sleeper: Sleeper | None = None,
         timeout_s: float = 300.0,
         keep_cache: bool = False,
         on_close: Callable[[], None] = lambda: None,
@@ -49,7 +50,7 @@ class VllmEngine:
         """``transfer`` None: the weights are fixed, and a publish only counts.
 
         ``stop``: ids that end an answer. ``keep_cache``: running answers keep keys and values of old weights.
-        ``on_close`` is called last.
+        ``sleeper``: gives memory back between a step's answers and its publish. ``on_close`` is called last.
         """
         self._port = port
         self._transfer = transfer
@@ -57,10 +58,13 @@ class VllmEngine:
         self._stop = stop
         self._limits = limits
         self._path = path
+        self._sleeper = sleeper
         self._timeout = timeout_s
         self._keep_cache = keep_cache
         self._on_close = on_close
         self._version = 0
+        self._published = False
+        self._first = asyncio.Lock()
         self._waiting: deque[Answer] = deque()
         self._running: dict[Answer, asyncio.Task[None]] = {}
         self._done: deque[tuple[int, Rollout]] = deque()
@@ -93,13 +97,16 @@ class VllmEngine:
         return self._stats
 
     async def submit(self, request: Request) -> None:
-        """Queue a request, or start it where there is a slot.
+        """Queue a request, or start it where there is a slot. What was never published is published first.
 
         Raises UserError when the prompt is empty or leaves no room in the context, AssayError when the engine is gone.
         """
         self._raise_failure()
         if self._asleep:
             raise RuntimeError("the engine sleeps: publish the weights first")
+        async with self._first:
+            if not self._published:
+                await self.publish(self._version)
         room = self._room(request)
         held = sum(len(segment.token_ids) for segment in request.begun)
         answers = [Answer(request, request.first_index + i, room - held) for i in range(request.n)]
@@ -178,16 +185,16 @@ class VllmEngine:
             self._raise_failure()
         finally:
             self._publishing, self._heard = False, time.monotonic()
-        self._version = version
+        self._version, self._published = version, True
 
     async def sleep(self) -> None:
         """Free weights and cache until the next publish, where vLLM can; RuntimeError with answers in flight."""
         if self._running or self._waiting:
             raise RuntimeError("answers are in flight: drain finished() before sleep()")
-        if self._asleep or self._transfer is None or not self._port.sleeps:
+        if self._asleep or self._transfer is None or self._sleeper is None:
             return
         try:
-            await self._port.sleep()
+            await self._sleeper.sleep()
         except PortError as error:
             raise AssayError(f"vLLM could not be put to sleep: {error}") from error
         self._asleep = True
@@ -209,14 +216,14 @@ class VllmEngine:
     async def _send(self, transfer: Transfer, version: int) -> None:
         """Pause, weights, resume; a sleeping engine is woken on the way."""
         await transfer.prepare(version)
-        if self._asleep:
-            await self._port.wake("weights")
+        if self._asleep and self._sleeper is not None:
+            await self._sleeper.wake("weights")
+            await transfer.send(version)
+            await self._sleeper.wake("kv_cache")
+            self._asleep = False
         else:
             await self._port.pause(clear_cache=not self._keep_cache)
-        await transfer.send(self._port, version)
-        if self._asleep:
-            await self._port.wake("kv_cache")
-            self._asleep = False
+            await transfer.send(version)
         await self._port.resume()
 
     def _room(self, request: Request) -> int:

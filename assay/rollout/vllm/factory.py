@@ -23,7 +23,7 @@ from assay.rollout.vllm.engine import VllmEngine
 from assay.rollout.vllm.launch import ServerProcess
 from assay.rollout.vllm.lifeline import Lifeline
 from assay.rollout.vllm.placement import devices_of, transfer_kind, visible
-from assay.rollout.vllm.remote import remote_engine
+from assay.rollout.vllm.remote import PREFILL, pair_engine, remote_engine
 from assay.rollout.vllm.served import ServedPort
 from assay.rollout.vllm.workshop import Workshop
 
@@ -46,23 +46,29 @@ def embedded_engine(recipe: Recipe, model: Any, tokenizer: Any) -> VllmEngine:
     if start.python is not None:
         raise UserError("rollout.options.python: vllm runs in this environment; vllm_server takes another's")
     cuda = shop.device.startswith("cuda")
-    port = EmbeddedPort(start.arguments, {**start.environment, **lifeline.environment}, sleeps=cuda)
+    port = EmbeddedPort(start.arguments, {**start.environment, **lifeline.environment})
     where = (
         "asleep while the trainer updates" if cuda else "awake while the trainer updates, as a CPU build does not sleep"
     )
-    return shop.engine(port, kind, f"vLLM beside the trainer, {where}", width=shop.width, on_close=stack.close)
+    path = f"vLLM beside the trainer, {where}, weights by {kind}"
+    transfer, sleeper = shop.transfer(kind, port, shop.width), port if cuda else None
+    return shop.engine(port, transfer, path, sleeper=sleeper, on_close=stack.close)
 
 
-def server_engines(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
+def server_engines(recipe: Recipe, model: Any, tokenizer: Any, logs: Path | None = None) -> Engine:
     """The servers that the recipe names, or ``rollout.replicas`` of our own, as one engine.
 
     A server of our own that is lost is started anew, where the weights last published can still be had: not those that
     go from device to device while the trainer runs ahead.
     """
-    shop, rollout = Workshop(recipe, model, tokenizer), recipe.rollout
+    shop, rollout = Workshop(recipe, model, tokenizer, logs), recipe.rollout
     if rollout.servers:
         urls = check_urls(rollout.servers, "rollout.servers")
-        return Fleet([Replica(url, remote_engine(shop, url)) for url in urls], retries=rollout.max_retries)
+        prefill = rollout.options.get(PREFILL)
+        if prefill is not None and len(urls) != 1:
+            raise UserError("rollout.options.prefill: goes with one address in rollout.servers, which decodes")
+        engines = [pair_engine(shop, str(prefill), url) if prefill else remote_engine(shop, url) for url in urls]
+        return Fleet([Replica(*it) for it in zip(urls, engines, strict=True)], retries=rollout.max_retries)
     replicas: list[Replica] = []
     for number in range(rollout.replicas):
         engine, can_restart = server_engine(shop, number), _restarts(shop, number)
@@ -81,10 +87,14 @@ def server_engine(shop: Workshop, number: int = 0) -> VllmEngine:
     if devices:
         environment.setdefault("CUDA_VISIBLE_DEVICES", visible(devices))
     process = ServerProcess(
-        as_flags({**start.arguments, **SERVES}), environment, folder / f"vllm-{number}.log", start.python
+        as_flags({**start.arguments, **SERVES}),
+        environment,
+        (shop.logs or folder) / f"vllm-{number + 1}.log",
+        start.python,
     )
-    port = ServedPort(process.url, process, shop.recipe.rollout.timeout_s, sleeps=devices == (0,))
-    return shop.engine(port, kind, "a vLLM server", width=shop.width, on_close=stack.close)
+    port = ServedPort(process.url, process, shop.recipe.rollout.timeout_s)
+    transfer, sleeper = shop.transfer(kind, port, shop.width), port if devices == (0,) else None
+    return shop.engine(port, transfer, f"a vLLM server, weights by {kind}", sleeper=sleeper, on_close=stack.close)
 
 
 async def _again(shop: Workshop, number: int) -> Engine:

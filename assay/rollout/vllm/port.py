@@ -64,13 +64,20 @@ class Control(Protocol):
         ...
 
 
-class Port(Control, Protocol):
-    """vLLM. Every call raises PortError when it fails."""
+class Sleeper(Protocol):
+    """A vLLM that gives its memory back while it has nothing to do."""
 
-    @property
-    def sleeps(self) -> bool:
-        """Can it give its memory back while it has nothing to do?"""
+    async def sleep(self) -> None:
+        """Give weights and cache back; nothing is running."""
         ...
+
+    async def wake(self, what: Literal["weights", "kv_cache"]) -> None:
+        """Take that memory again; with the last of the two it serves again."""
+        ...
+
+
+class Port(Protocol):
+    """vLLM. Every call raises PortError when it fails."""
 
     async def ready(self) -> None:
         """Wait until it serves. Raises UserError for arguments that vLLM refuses, AssayError when it does not start."""
@@ -94,14 +101,6 @@ class Port(Control, Protocol):
 
     async def resume(self) -> None:
         """Go on."""
-        ...
-
-    async def sleep(self) -> None:
-        """Give weights and cache back; nothing is running."""
-        ...
-
-    async def wake(self, what: Literal["weights", "kv_cache"]) -> None:
-        """Take that memory again; with the last of the two it serves again."""
         ...
 
     async def close(self) -> None:

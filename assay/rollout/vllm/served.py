@@ -11,6 +11,7 @@ import uuid
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 from assay.errors import AssayError, MissingExtra, UserError
@@ -25,6 +26,7 @@ except ImportError as error:
 START_S = 1200.0
 """Longest time in which a server of our own must begin to serve."""
 POLL_S = 0.2
+GENERATE = "/inference/v1/generate"
 NO_NUMBER = -9999.0
 """What vLLM's server writes for a log-prob that is NaN or -inf."""
 CONNECT_S = 10.0
@@ -33,11 +35,10 @@ CONNECT_S = 10.0
 class ServedPort:
     """A `Port` to one server: a process of our own, or one that somebody else runs."""
 
-    def __init__(self, url: str, process: ServerProcess | None, timeout_s: float, *, sleeps: bool = False) -> None:
+    def __init__(self, url: str, process: ServerProcess | None, timeout_s: float) -> None:
         """``timeout_s``: longest silence of a call for which the server has to do something."""
         self.url = url.rstrip("/")
         self.process = process
-        self._sleeps = sleeps
         self._session = uuid.uuid4().hex[:8]
         self._ready = False
         unlimited = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
@@ -47,11 +48,6 @@ class ServedPort:
             limits=unlimited,
             trust_env=False,
         )
-
-    @property
-    def sleeps(self) -> bool:
-        """A server that shares the trainer's device does."""
-        return self._sleeps
 
     async def ready(self) -> None:
         """Wait for a server of our own to come up; one that somebody else runs must be there."""
@@ -79,17 +75,10 @@ class ServedPort:
         except httpx2.TransportError:
             return False
 
-    async def pieces(self, ask: Ask) -> AsyncIterator[Piece]:
-        """Sample an answer."""
-        body = {
-            "request_id": self._id(ask.name),
-            "token_ids": list(ask.token_ids),
-            "sampling_params": ask.sampling,
-            "stream": True,
-            "cache_salt": ask.salt,
-        }
-        with _failing("/inference/v1/generate"):
-            async with self._client.stream("POST", "/inference/v1/generate", json=body) as response:
+    async def pieces(self, ask: Ask, kept: dict[str, Any] | None = None) -> AsyncIterator[Piece]:
+        """Sample an answer; ``kept`` says where a prefill server keeps the prompt's keys and values."""
+        with _failing(GENERATE):
+            async with self._client.stream("POST", GENERATE, json=self._body(ask, kept, stream=True)) as response:
                 if response.status_code != 200:
                     await response.aread()
                     _refuse(response)
@@ -97,6 +86,11 @@ class ServedPort:
                     if line.startswith("data: {"):
                         for piece in _pieces(json.loads(line[6:])):
                             yield piece
+
+    async def prefill(self, ask: Ask, wanted: dict[str, Any]) -> dict[str, Any] | None:
+        """Have the keys and values of an ask kept for another server; what tells that one where they are."""
+        first = replace(ask, sampling={**ask.sampling, "max_tokens": 1})
+        return (await self._post(GENERATE, self._body(first, wanted, stream=False))).get("kv_transfer_params")
 
     async def abort(self, name: str) -> None:
         """End an answer early."""
@@ -146,11 +140,22 @@ class ServedPort:
     def _id(self, name: str) -> str:
         return f"{self._session}-{name}"
 
-    async def _post(self, path: str, body: dict[str, Any] | None = None) -> None:
+    def _body(self, ask: Ask, kept: dict[str, Any] | None, *, stream: bool) -> dict[str, Any]:
+        body = {
+            "request_id": self._id(ask.name),
+            "token_ids": list(ask.token_ids),
+            "sampling_params": ask.sampling,
+            "stream": stream,
+            "cache_salt": ask.salt,
+        }
+        return body if kept is None else {**body, "kv_transfer_params": kept}
+
+    async def _post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         with _failing(path):
             response = await self._client.post(path, json=body)
             if response.status_code != 200:
                 _refuse(response)
+            return response.json() if response.content else {}
 
 
 @contextmanager

@@ -38,7 +38,7 @@ class Transfer(Protocol):
         """What can be done while vLLM still samples."""
         ...
 
-    async def send(self, control: Control, version: int) -> None:
+    async def send(self, version: int) -> None:
         """One whole update. Raises PortError when vLLM does not take it."""
         ...
 
@@ -114,8 +114,9 @@ class Shelf:
 class FileTransfer:
     """Weights from a shelf, which several engines may share."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: Shelf, control: Control) -> None:
         self._shelf = shelf
+        self._control = control
         self._met = False
         self._taken = 0
         self._parcels: tuple[Parcel, ...] = ()
@@ -124,15 +125,15 @@ class FileTransfer:
         """Have the parcels written; a version that was sent before is written anew."""
         self._taken, self._parcels = await self._shelf.parcels(version, self._taken)
 
-    async def send(self, control: Control, version: int) -> None:
+    async def send(self, version: int) -> None:
         """Have vLLM load the parcels prepared last."""
         if not self._met:
-            await control.init_transfer({})
+            await self._control.init_transfer({})
             self._met = True
-        await control.start_update()
+        await self._control.start_update()
         for parcel in self._parcels:
-            await control.update({**asdict(parcel), "names": list(parcel.names)})
-        await control.finish_update(str(version))
+            await self._control.update({**asdict(parcel), "names": list(parcel.names)})
+        await self._control.finish_update(str(version))
 
     async def close(self) -> None:
         """Nothing: the shelf goes when its last user does."""
@@ -141,11 +142,14 @@ class FileTransfer:
 class DeviceTransfer:
     """Weights from device to device by vLLM's own trainer side of ``nccl`` or ``ipc``: it must be installed here."""
 
-    def __init__(self, model: Any, dtype: torch.dtype, kind: DeviceKind, workers: int, address: str) -> None:
+    def __init__(
+        self, model: Any, dtype: torch.dtype, kind: DeviceKind, control: Control, workers: int, address: str
+    ) -> None:
         """``workers``: processes that vLLM's model is spread over; ``address``: this machine's, as they reach it."""
         self._model = model
         self._dtype = dtype
         self._kind: DeviceKind = kind
+        self._control = control
         self._workers = workers
         self._address = address
         self._sender: Any = None
@@ -153,10 +157,10 @@ class DeviceTransfer:
     async def prepare(self, version: int) -> None:
         """Nothing: the tensors go as they lie."""
 
-    async def send(self, control: Control, version: int) -> None:
+    async def send(self, version: int) -> None:
         """Drive the whole round in a thread: vLLM's sender blocks, and calls back into this loop."""
         loop = asyncio.get_running_loop()
-        await asyncio.to_thread(self._send, _Caller(control, loop, version))
+        await asyncio.to_thread(self._send, _Caller(self._control, loop, version))
 
     async def close(self) -> None:
         """Leave the process group."""

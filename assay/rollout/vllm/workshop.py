@@ -16,7 +16,7 @@ from assay.rollout.engine import Limits
 from assay.rollout.native import stop_tokens
 from assay.rollout.vllm.arguments import context_of
 from assay.rollout.vllm.engine import VllmEngine
-from assay.rollout.vllm.port import Port
+from assay.rollout.vllm.port import Control, Port, Sleeper
 from assay.rollout.vllm.transfer import SHARED_MEMORY, DeviceTransfer, FileTransfer, Kind, Shelf, Transfer
 from assay.rollout.weights import causal_lm_of
 
@@ -29,6 +29,8 @@ class Workshop:
     model: Any
     """The trainer's module, adapters on it or not."""
     tokenizer: Any
+    logs: Path | None = None
+    """Where servers write their logs; absent: a folder of their own, which goes when they end well."""
     shelf: Shelf | None = None
     """Made when the first engine wants it."""
 
@@ -51,32 +53,35 @@ class Workshop:
     def engine(
         self,
         port: Port,
-        kind: Kind,
+        transfer: Transfer,
         path: str,
         *,
-        width: int,
+        sleeper: Sleeper | None = None,
         context: int | None = None,
         on_close: Callable[[], None] = lambda: None,
     ) -> VllmEngine:
-        """An engine over ``port`` that is given weights by ``kind``."""
+        """An engine over ``port`` that is given weights by ``transfer``."""
         rollout = self.recipe.rollout
         return VllmEngine(
             port,
-            self._transfer(kind, width),
+            transfer,
             self.tokenizer,
             stop=stop_tokens(self.causal_lm, self.tokenizer),
             limits=Limits(context or context_of(self.recipe, self.causal_lm), rollout.max_running),
-            path=f"{path}, weights by {kind}",
+            path=path,
+            sleeper=sleeper,
             timeout_s=rollout.timeout_s,
             keep_cache=self.recipe.regime.kv == "keep",
             on_close=on_close,
         )
 
-    def _transfer(self, kind: Kind, width: int) -> Transfer:
+    def transfer(self, kind: Kind, control: Control, width: int) -> Transfer:
+        """The way ``kind`` to the ``width`` workers behind ``control``."""
         dtype = getattr(torch, generation_dtype(self.recipe))
         if kind == "nccl" or kind == "ipc":
-            return DeviceTransfer(self.model, dtype, kind, width, os.environ.get("MASTER_ADDR", "127.0.0.1"))
+            address = os.environ.get("MASTER_ADDR", "127.0.0.1")
+            return DeviceTransfer(self.model, dtype, kind, control, width, address)
         if self.shelf is None:
             folder = SHARED_MEMORY if kind == "shared_memory" else Path(self.recipe.run.folder).resolve()
             self.shelf = Shelf(self.model, dtype, kind, folder)
-        return FileTransfer(self.shelf)
+        return FileTransfer(self.shelf, control)
