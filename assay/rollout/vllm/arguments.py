@@ -83,7 +83,7 @@ def start_of(recipe: Recipe, model: Any, folder: Path, device: str, kind: Kind, 
         "VLLM_SERVER_DEV_MODE": "1",  # the routes of weight updates
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",
         "VLLM_NO_USAGE_STATS": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, [_packages(), os.environ.get("PYTHONPATH", "")])),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(_linked(folder)), os.environ.get("PYTHONPATH", "")])),
     }
     if kind == "ipc":
         environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # vLLM pickles device handles
@@ -160,6 +160,10 @@ def _memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _packages() -> str:
-    """The folder that this package lies in, for interpreters that have it not installed."""
-    return str(Path(__file__).resolve().parents[3])
+def _linked(folder: Path) -> Path:
+    """A folder with this package and nothing else, for an interpreter of another environment, which has its own."""
+    packages = folder / "packages"
+    packages.mkdir(parents=True, exist_ok=True)
+    if not (packages / "assay").exists():
+        (packages / "assay").symlink_to(Path(__file__).resolve().parents[2], target_is_directory=True)
+    return packages
