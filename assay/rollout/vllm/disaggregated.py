@@ -7,7 +7,7 @@ and values lie goes to the decode server with the whole question. Pauses and wei
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from assay.rollout.vllm.port import Ask, Piece
 from assay.rollout.vllm.served import ServedPort
@@ -45,9 +45,9 @@ class DisaggregatedPort:
         async for piece in self._decode.pieces(ask, kept):
             yield piece
 
-    async def abort(self, name: str) -> None:
-        """End an answer early, wherever it is."""
-        await asyncio.gather(self._prefill.abort(name), self._decode.abort(name))
+    async def abort(self, names: Sequence[str]) -> None:
+        """End answers early, wherever they are."""
+        await asyncio.gather(self._prefill.abort(names), self._decode.abort(names))
 
     async def pause(self, clear_cache: bool) -> None:
         """Hold all answers, those that come in first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -45,10 +45,10 @@ class EmbeddedPort:
             async for output in self._llm.generate(rendered, params, ask.name):
                 yield _piece(output)
 
-    async def abort(self, name: str) -> None:
-        """End an answer early."""
+    async def abort(self, names: Sequence[str]) -> None:
+        """End answers early."""
         with _failing(Exception):
-            await self._llm.abort(name)
+            await self._llm.abort(names)
 
     async def pause(self, clear_cache: bool) -> None:
         """Hold all answers."""

@@ -151,13 +151,16 @@ class VllmEngine:
             self._waiting.remove(answer)
             answer.finish = "cancelled"
             self._retire(answer)
-        for answer, task in list(self._running.items()):
-            if answer.request.id == request_id and not answer.cancelled:
-                answer.cancelled = True
-                try:
-                    await self._port.abort(answer.name)
-                except PortError:
-                    task.cancel()  # what is there is kept
+        running = [a for a in self._running if a.request.id == request_id and not a.cancelled]
+        for answer in running:
+            answer.cancelled = True
+        if running:
+            try:
+                await self._port.abort([answer.name for answer in running])
+            except PortError:
+                for answer in running:  # what is there is kept
+                    if task := self._running.get(answer):
+                        task.cancel()
 
     async def partials(self) -> list[tuple[int, Rollout]]:
         """What the unfinished rollouts hold so far, those that wait included; they run on."""
@@ -281,7 +284,7 @@ class VllmEngine:
                 sound = answer.take(piece, self._version)
                 if not sound or (answer.cancelled and answer.finish is None):
                     with suppress(PortError):  # also where the first abort came before the request was there
-                        await self._port.abort(answer.name)
+                        await self._port.abort([answer.name])
                 if answer.finish is not None:
                     return
         raise PortError("the stream ended before the answer did")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -91,8 +91,8 @@ class Port(Protocol):
         """Sample an answer; the last piece has a finish."""
         ...
 
-    async def abort(self, name: str) -> None:
-        """End the answer of that name early: its last piece comes with the finish ``abort``."""
+    async def abort(self, names: Sequence[str]) -> None:
+        """End the answers of those names early: their last pieces come with the finish ``abort``."""
         ...
 
     async def pause(self, clear_cache: bool) -> None:

@@ -9,7 +9,7 @@ import pickle
 import time
 import uuid
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -92,9 +92,10 @@ class ServedPort:
         first = replace(ask, sampling={**ask.sampling, "max_tokens": 1})
         return (await self._post(GENERATE, self._body(first, wanted, stream=False))).get("kv_transfer_params")
 
-    async def abort(self, name: str) -> None:
-        """End an answer early."""
-        await self._post("/inference/v1/abort_requests", {"request_ids": [f"generate-tokens-{self._id(name)}"]})
+    async def abort(self, names: Sequence[str]) -> None:
+        """End answers early."""
+        ids = [f"generate-tokens-{self._id(name)}" for name in names]  # as the server calls them inside
+        await self._post("/inference/v1/abort_requests", {"request_ids": ids})
 
     async def pause(self, clear_cache: bool) -> None:
         """Hold all answers."""
