@@ -81,7 +81,8 @@ class Client:
             if self._key is not None:
                 headers["Authorization"] = f"Bearer {self._key}"
             timeout = httpx2.Timeout(None, connect=self.timeout_s)
-            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=8)
+            # No connection is used twice: servers close them behind a stream, and a question sent into that is lost.
+            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
             self._client = httpx2.AsyncClient(headers=headers, timeout=timeout, limits=limits)
         return self._client
 

@@ -227,16 +227,24 @@ class Exchange:
         self._news.set()
 
     async def _follow(self, call: Call, client: Client, version: int) -> None:
-        """Ask, and take in what comes, until all answers of the call have an end."""
+        """Ask, and take in what comes, until all answers have an end, and the server has or says more than that.
+
+        A server is let finish, so that its slots are free when the next question comes.
+        """
         path, body = self.dialect.question(self._ask(call))
         fresh = dict.fromkeys(call.answers, True)
         async with aclosing(client.events(path, body)) as events:
-            while call.open:
+            beyond = False
+            while call.open or not beyond:
                 try:
                     async with asyncio.timeout(self.timeout_s):
                         event = await anext(events, None)
                 except TimeoutError:
+                    if not call.open:
+                        return
                     raise self._silence(client) from None
+                if event is None and not call.open:
+                    return
                 if event is None:
                     raise Passing(f"{client.name}: the stream ended in the midst of an answer")
                 self._heard = time.monotonic()
@@ -245,7 +253,7 @@ class Exchange:
                 except Malformed as error:
                     raise Passing(f"{client.name}: {error}") from None
                 for piece in pieces:
-                    self._take(call, piece, version, fresh)
+                    beyond |= self._take(call, piece, version, fresh)
 
     def _ask(self, call: Call) -> Ask:
         first = call.answers[0]
@@ -257,18 +265,20 @@ class Exchange:
         self._count(prefilled=1, prefill_tokens=len(ids))
         return Ask(ids, len(call.answers), first.left, request.sampling, seed, self.stop)
 
-    def _take(self, call: Call, piece: Piece, version: int, fresh: dict[Answer, bool]) -> None:
+    def _take(self, call: Call, piece: Piece, version: int, fresh: dict[Answer, bool]) -> bool:
+        """Add a piece to its answer; does it go on behind that one's end?"""
         if not 0 <= piece.place < len(call.answers):
             raise Passing(f"an event is of continuation {piece.place}, and {len(call.answers)} were asked for")
         answer = call.answers[piece.place]
         if answer.finish is not None:
-            return
+            return bool(piece.token_ids)
         n = answer.take(piece, version, self.stop, self.dialect.complete)
         first = fresh[answer] and n > 0
         fresh[answer] = fresh[answer] and n == 0
         self._count(generated_tokens=n, decode_rows=n - first)
         if answer.finish is not None:
             self._end([answer])
+        return n < len(piece.token_ids)
 
     def _silence(self, client: Client) -> Exception:
         """What it means that a call heard nothing for so long."""
@@ -287,7 +297,7 @@ class Exchange:
             ending = Call(over, urgent=True)
             ending.task = self._task(self._give_up(ending, failure))
             self._running.add(ending)
-        if not again:
+        if not again:  # too often, or it failed behind the last answer's end
             return
         fresh = self.dialect.several and all(not a.tokens for a in again) and _neighbours(again)
         wait = max(failure.wait, self._backoff(again[0].attempts))

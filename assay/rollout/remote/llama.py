@@ -27,14 +27,16 @@ def sampling_fields(sampling: Sampling) -> dict[str, Any]:
     >>> sampling_fields(Sampling(top_k=5, min_p=0.1))["samplers"]
     ['temperature', 'top_k', 'min_p']
     """
+    if sampling.greedy:  # a temperature of 0 alone would not be: it is a sampler's doing, and none is used
+        return {"samplers": ["top_k"], "top_k": 1, "temperature": 1.0, "post_sampling_probs": False}
     cuts = {"top_k": sampling.top_k > 0, "top_p": sampling.top_p < 1, "min_p": sampling.min_p > 0}
-    used = [] if sampling.greedy else [name for name, on in cuts.items() if on]
-    tempered = not sampling.greedy and (sampling.temperature != 1 or used)
+    used = [name for name, on in cuts.items() if on]
+    plain = sampling.temperature == 1 and not used
     return {
-        "temperature": 0.0 if sampling.greedy else sampling.temperature,
-        "samplers": ["temperature", *used] if tempered else [],
+        "temperature": sampling.temperature,
+        "samplers": [] if plain else ["temperature", *used],
         **{name: getattr(sampling, name) for name in used},
-        "post_sampling_probs": bool(tempered),
+        "post_sampling_probs": not plain,
     }
 
 
