@@ -120,8 +120,8 @@ def ask(text: str = LONG, n: int = 1, id: int = 0, **more: Any) -> Request:
 @torch.no_grad()
 def gap(model: Any, request: Request, rollout: Rollout, temperature: float = 1.0, tokens: slice = slice(None)) -> float:
     """Largest difference of the log-probs of some ``tokens`` of a rollout from the model's own at a temperature."""
-    ids = torch.tensor([[*request.prompt.token_ids, *rollout.token_ids]])
-    logits = model(ids).logits[0, len(request.prompt.token_ids) - 1 : -1].float()
+    ids = torch.tensor([[*request.prompt.token_ids, *rollout.token_ids]], device=model.device)
+    logits = model(ids).logits[0, len(request.prompt.token_ids) - 1 : -1].float().cpu()
     known = torch.log_softmax(logits / temperature, -1).gather(1, torch.tensor(rollout.token_ids)[:, None])[:, 0]
     differences = (known - torch.tensor(rollout.sampler_logprobs)).abs()[tokens]
     return float(differences.max()) if len(differences) else 0.0

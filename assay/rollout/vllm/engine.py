@@ -23,8 +23,8 @@ from assay.errors import AssayError, UserError
 from assay.records import Rollout
 from assay.rollout.engine import EngineFailed, Limits, Request, Stats
 from assay.rollout.vllm.answer import Answer
-from assay.rollout.vllm.port import Port, PortError, Refused, Sleeper
-from assay.rollout.vllm.transfer import Transfer
+from assay.rollout.vllm.delivery import Delivery
+from assay.rollout.vllm.port import Port, PortError, Refused
 
 RETRIES = 2
 """How often an answer is asked for again after its stream broke."""
@@ -36,31 +36,26 @@ class VllmEngine:
     def __init__(
         self,
         port: Port,
-        transfer: Transfer | None,
+        delivery: Delivery | None,
         tokenizer: Any,
         *,
         stop: frozenset[int],
         limits: Limits,
         path: str,
-        sleeper: Sleeper | None = None,
         timeout_s: float = 300.0,
-        keep_cache: bool = False,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
-        """``transfer`` None: the weights are fixed, and a publish only counts.
+        """``delivery`` None: the weights are fixed, and a publish only counts.
 
-        ``stop``: ids that end an answer. ``keep_cache``: running answers keep keys and values of old weights.
-        ``sleeper``: gives memory back between a step's answers and its publish. ``on_close`` is called last.
+        ``stop``: ids that end an answer. ``timeout_s``: longest silence. ``on_close`` is called last.
         """
         self._port = port
-        self._transfer = transfer
+        self._delivery = delivery
         self._tokenizer = tokenizer
         self._stop = stop
         self._limits = limits
         self._path = path
-        self._sleeper = sleeper
         self._timeout = timeout_s
-        self._keep_cache = keep_cache
         self._on_close = on_close
         self._version = 0
         self._published = False
@@ -71,7 +66,6 @@ class VllmEngine:
         self._news = asyncio.Event()
         self._consumed = False
         self._publishing = False
-        self._asleep = False
         self._failure: AssayError | None = None
         self._heard = time.monotonic()
         self._stats = Stats()
@@ -102,7 +96,7 @@ class VllmEngine:
         Raises UserError when the prompt is empty or leaves no room in the context, AssayError when the engine is gone.
         """
         self._raise_failure()
-        if self._asleep:
+        if self._delivery is not None and self._delivery.asleep:
             raise RuntimeError("the engine sleeps: publish the weights first")
         async with self._first:
             if not self._published:
@@ -176,8 +170,8 @@ class VllmEngine:
         self._publishing = True
         try:
             await self._port.ready()
-            if self._transfer is not None:
-                await self._send(self._transfer, version)
+            if self._delivery is not None:
+                await self._delivery.deliver(version)
         except AssayError as error:
             self._fail(error)
             raise
@@ -194,13 +188,11 @@ class VllmEngine:
         """Free weights and cache until the next publish, where vLLM can; RuntimeError with answers in flight."""
         if self._running or self._waiting:
             raise RuntimeError("answers are in flight: drain finished() before sleep()")
-        if self._asleep or self._transfer is None or self._sleeper is None:
-            return
         try:
-            await self._sleeper.sleep()
+            if self._delivery is not None:
+                await self._delivery.sleep()
         except PortError as error:
             raise AssayError(f"vLLM could not be put to sleep: {error}") from error
-        self._asleep = True
 
     async def close(self) -> None:
         """End what runs, stop a vLLM of our own, free what was sent."""
@@ -210,24 +202,11 @@ class VllmEngine:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._waiting.clear()
         try:
-            if self._transfer is not None:
-                await self._transfer.close()
+            if self._delivery is not None:
+                await self._delivery.close()
         finally:
             await self._port.close()
             self._on_close()
-
-    async def _send(self, transfer: Transfer, version: int) -> None:
-        """Pause, weights, resume; a sleeping engine is woken on the way."""
-        await transfer.prepare(version)
-        if self._asleep and self._sleeper is not None:
-            await self._sleeper.wake("weights")
-            await transfer.send(version)
-            await self._sleeper.wake("kv_cache")
-            self._asleep = False
-        else:
-            await self._port.pause(clear_cache=not self._keep_cache)
-            await transfer.send(version)
-        await self._port.resume()
 
     def _room(self, request: Request) -> int:
         """Tokens that the answer may have in all, those begun included."""

@@ -15,6 +15,7 @@ from assay.recipe.schema import Recipe
 from assay.rollout.engine import Limits
 from assay.rollout.native import stop_tokens
 from assay.rollout.vllm.arguments import context_of
+from assay.rollout.vllm.delivery import Delivery
 from assay.rollout.vllm.engine import VllmEngine
 from assay.rollout.vllm.port import Control, Port, Sleeper
 from assay.rollout.vllm.transfer import SHARED_MEMORY, DeviceTransfer, FileTransfer, Kind, Shelf, Transfer
@@ -64,14 +65,12 @@ class Workshop:
         rollout = self.recipe.rollout
         return VllmEngine(
             port,
-            transfer,
+            Delivery(port, transfer, sleeper=sleeper, keep_cache=self.recipe.regime.kv == "keep"),
             self.tokenizer,
             stop=stop_tokens(self.causal_lm, self.tokenizer),
             limits=Limits(context or context_of(self.recipe, self.causal_lm), rollout.max_running),
             path=path,
-            sleeper=sleeper,
             timeout_s=rollout.timeout_s,
-            keep_cache=self.recipe.regime.kv == "keep",
             on_close=on_close,
         )
 
