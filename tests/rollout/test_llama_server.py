@@ -203,7 +203,7 @@ def test_all_stop_tokens_and_the_seed():
 
 def test_published_weights_are_the_adapters_too_and_running_answers_go_on():
     model = get_peft_model(endless(), LoraConfig(r=2, target_modules=["q_proj", "mlp.up_proj"]))
-    request = Request(0, prompt("12+3="), 2, Sampling(max_tokens=LONG), seed=1)
+    request = Request(0, prompt("12+3="), 2, Sampling(max_tokens=3000), seed=1)
 
     async def scenario(engine):
         await engine.publish(1)
@@ -214,9 +214,11 @@ def test_published_weights_are_the_adapters_too_and_running_answers_go_on():
                 if "lora_B" in name:
                     parameter.normal_(std=0.5)
         await engine.publish(2)
+        await begun(engine, 20 + max(len(r) for _, r in await engine.partials()))
+        await engine.cancel(0)
         return {(i, r.index): r async for i, r in engine.finished()}
 
-    answers = with_engine(model, scenario, max_tokens=LONG)
+    answers = with_engine(model, scenario, max_tokens=3000)
     for answer in answers.values():
         versions = answer.segments[0].versions
         assert set(versions) == {1, 2}
