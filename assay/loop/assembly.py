@@ -16,6 +16,8 @@ from assay.data.sampler import PromptSampler
 from assay.errors import UserError
 from assay.hardware import prepare_torch, with_precision
 from assay.loop.checkpoint import CheckpointStore, RunState
+from assay.loop.drift import DriftState
+from assay.loop.drift_probe import make_monitor
 from assay.loop.evaluate import Evaluation, evaluate
 from assay.loop.folder import RunFolder, find_run, model_place, new_run
 from assay.loop.in_flight import InFlight, read_in_flight
@@ -116,17 +118,18 @@ async def assemble(
             begun = store.load(read) if resume else None
         state = begun or RunState(kl=asdict(KlState(settings.objective.kl.coefficient)))
         dispatcher = Dispatcher(engine)
-        every = settings.sync.every
         weights = Weights(
             dispatcher,
             prompts.prompts[0],
             _tolerance(settings),
             settings.rollout.temperature,
             version=state.version,
-            every=every if isinstance(every, int) else 1,
         )
         with memory("generate", settings):
             await weights.start(policy)
+            drift = await make_monitor(settings, folder, dispatcher, prompts, DriftState.of(state.drift))
+            drift.published(policy)
+        weights.published = drift.published
         limit = measure_limit(settings, policy.model, policy.device)
         shown = console or make_console("auto", settings.track.samples_every, settings.reward.gold)
         stack.callback(shown.stop)
@@ -144,7 +147,9 @@ async def assemble(
             held = partial(evaluate, dispatcher, scorer, held_out, settings, thinking=thinking_of(settings, tokenizer))
             evaluator = _evaluator(held, weights, policy, shown)
         worker = stack.enter_context(ThreadPoolExecutor(1, "update")) if _overlaps(settings) else None
-        run = Run(settings, folder, store, recorder, phases, evaluator, policy, source, state, limit, describe, worker)
+        run = Run(
+            settings, folder, store, recorder, phases, evaluator, policy, source, state, limit, describe, worker, drift
+        )
         info = _info(settings, folder, prompts, held_out, state) | {
             "engine": f"{engine.path}, in {sampler_precision(settings)}",
             "machine": limit.describe(),
@@ -152,6 +157,8 @@ async def assemble(
         shown.start(settings.run.steps, state.step, info)
         for warning in (*doubts.warnings(settings), *changes, *_leaks(prompts, held_out)):
             shown.message(warning, "warning")
+        if drift.state.synchronous:
+            source.drop_to_sync()
         source.restore(in_flight, state.version)
         yield Parts(run, source, policy, weights, tokenizer)
 

@@ -33,6 +33,8 @@ class RunState:
     """The KL controller."""
     bad_steps: int = 0
     """Steps in a row without an update because loss or gradient were not finite."""
+    drift: dict[str, Any] = field(default_factory=dict)
+    """The drift monitor."""
     totals: dict[str, float] = field(default_factory=dict)
     """Seconds per phase and tokens since the start, over all resumptions."""
 
@@ -51,8 +53,16 @@ class CheckpointStore:
         self.keep_best = keep_best
         self._again = again
 
-    def save(self, state: RunState, write_tensors: Callable[[Path], None], best_step: int | None = None) -> Path:
+    def save(
+        self,
+        state: RunState,
+        write_tensors: Callable[[Path], None],
+        best_step: int | None = None,
+        good_step: int | None = None,
+    ) -> Path:
         """Write a checkpoint of ``state`` and drop those that need not be kept any more.
+
+        ``best_step`` is kept where the recipe keeps the best, ``good_step`` is what a rollback may lead to.
 
         ``write_tensors(folder)`` puts model and optimizer beside the state. A checkpoint of this step that is there
         already is left as it is. Raises AssayError when the disk refuses; what was there before is then untouched.
@@ -67,7 +77,7 @@ class CheckpointStore:
                 except BaseException:
                     shutil.rmtree(aside, ignore_errors=True)
                     raise
-        self._prune(best_step)
+        self._prune(best_step, good_step)
         return final
 
     def steps(self) -> list[int]:
@@ -118,9 +128,9 @@ class CheckpointStore:
                 f"{self.path.parent}); make room and {self.way_back()}"
             ) from error
 
-    def _prune(self, best_step: int | None) -> None:
+    def _prune(self, best_step: int | None, good_step: int | None) -> None:
         steps = self.steps()
-        keep = {*steps[-self.keep_last :], best_step if self.keep_best else None}
+        keep = {*steps[-self.keep_last :], good_step, best_step if self.keep_best else None}
         for step in steps:
             if step not in keep:
                 shutil.rmtree(self._aside(step), ignore_errors=True)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from assay.errors import AssayError
 from assay.policy.policy import Policy, Update
 from assay.recipe.schema import DriftAction, DriftRecipe
 from assay.records import Group
@@ -174,16 +175,18 @@ def decide(readings: Readings, thresholds: DriftRecipe) -> Decision:
     return Decision(tuple(found))
 
 
-def publish_due(every: int | Literal["drift"], ahead: int, max_staleness: int | None, decision: Decision) -> bool:
-    """Are the weights, ``ahead`` versions newer than the engine's, to be published now?
+def publish_due(
+    every: int | Literal["drift"], version: int, engine: int, max_staleness: int | None, decision: Decision
+) -> bool:
+    """Are the weights of ``version`` to be published now, to an engine that has version ``engine``?
 
     Each ``every`` versions, when the drift says so, and before the engine is further behind than staleness allows.
 
-    >>> [publish_due("drift", ahead, 2, Decision()) for ahead in (1, 2, 3)]
+    >>> [publish_due("drift", version, 10, 2, Decision()) for version in (11, 12, 13)]
     [False, False, True]
     """
-    late = max_staleness is not None and ahead > max_staleness
-    return decision.publishes or late or (every != "drift" and ahead >= every)
+    late = max_staleness is not None and version - engine > max_staleness
+    return decision.publishes or late or (every != "drift" and version % every == 0)
 
 
 def kl_of(sampling: Tensor, moved: Tensor) -> float:
@@ -207,14 +210,14 @@ class DriftMonitor:
 
     def published(self, policy: Policy) -> None:
         """The engine samples from the policy's present weights from now on."""
-        if self.settings.kl is not None:
+        if self._probe:
             moved, self._moved = self._moved, None
             self._sampling = policy.distributions(self._probe) if moved is None else moved
 
     def measure(self, policy: Policy, update: Update) -> Readings:
         """Readings of a step whose update moved the policy, before it is published."""
         kl = None
-        if self.settings.kl is not None and self._sampling is not None:
+        if self._sampling is not None:
             self._moved = policy.distributions(self._probe)
             kl = kl_of(self._sampling, self._moved)
         norm = update.metrics.get("update/grad_norm", math.nan)
@@ -222,6 +225,21 @@ class DriftMonitor:
         self.state = replace(self.state, norms=self.state.norms.after(norm))
         ess = update.metrics.get("update/ess_sequence") if self.settings.ess is not None else None
         return Readings(kl, ess, surprise)
+
+    @property
+    def can_roll_back(self) -> bool:
+        """Is there a threshold whose action is a rollback?"""
+        measures = ("kl", "ess", "surprise")
+        chosen = {getattr(self.settings, f"{m}_action") for m in measures if getattr(self.settings, m) is not None}
+        return "rollback" in chosen
+
+    def refuse_endless_rollbacks(self) -> None:
+        """Raise AssayError when the run has gone back to the same checkpoint so often that it leads nowhere."""
+        if self.state.rollbacks >= MAX_ROLLBACKS:
+            raise AssayError(
+                f"the policy drifted again after {MAX_ROLLBACKS} rollbacks to the checkpoint of step "
+                f"{self.state.good or 0}: lower update.learning_rate or raise the drift thresholds in a new run"
+            )
 
     def settle(self, step: int, decision: Decision, checkpoint: int | None) -> None:
         """Carry on from ``step``, the decision carried out: see `DriftState.after`."""

@@ -72,6 +72,11 @@ class RunFolder:
         return self.path / "profile"
 
     @property
+    def drift_probe(self) -> Path:
+        """The answers that the drift monitor measures on."""
+        return self.path / "drift-probe.json"
+
+    @property
     def failed_batch(self) -> Path:
         """The groups of the step that stopped the run for want of finite numbers."""
         return self.path / "failed-batch.json"

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from assay.errors import AssayError
 from assay.loop.batch_file import write_batch
 from assay.loop.checkpoint import CheckpointStore, RunState
+from assay.loop.drift import Decision, DriftMonitor, decide, publish_due
 from assay.loop.evaluate import Evaluation
 from assay.loop.folder import RunFolder, write_json
 from assay.loop.in_flight import InFlight
@@ -64,6 +66,7 @@ class Run:
         limit: Limit,
         describe: Describe = described,
         worker: Executor | None = None,
+        drift: DriftMonitor | None = None,
     ) -> None:
         self.recipe = recipe
         self.folder = folder
@@ -77,6 +80,8 @@ class Run:
         self._limit = limit
         self._describe = describe
         self._worker = worker
+        self._drift = drift or DriftMonitor(recipe.drift)
+        self._decision = Decision()  # of the step in the making
         self._stop = StopRequest(lambda: self._say("stopping; once more to stop at once"))
         self._unlogged: dict[str, float] = {}
         self._optimizer_steps = policy.optimizer_steps  # as of `state`
@@ -121,6 +126,41 @@ class Run:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
+    async def drifted(self, update: Update) -> dict[str, float]:
+        """Measure how far an update has moved the policy, and do what the recipe says about it, but for the publish.
+
+        Raises AssayError when rolling back leads nowhere.
+        """
+        readings = await self.off_loop(partial(self._drift.measure, self._policy, update))
+        self._decision = decision = decide(readings, self.recipe.drift)
+        for crossing in decision.crossings:
+            self._say(crossing.line())
+        if decision.action == "sync":
+            self._source.drop_to_sync()
+        if decision.action == "rollback":
+            await self._roll_back()
+        step = self.state.step + 1
+        self._drift.settle(step, decision, max((s for s in self._store.steps() if s < step), default=None))
+        return self._drift.metrics(readings, decision)
+
+    def publish_due(self, engine: int) -> bool:
+        """Is the policy, as of the step in the making, to be published to an engine that has version ``engine``?"""
+        bound = 0 if self._drift.state.synchronous else self.recipe.regime.max_staleness
+        return publish_due(self.recipe.sync.every, self.state.version + 1, engine, bound, self._decision)
+
+    async def _roll_back(self) -> None:
+        """Give the policy the weights and the optimizer of the last good checkpoint; the run goes on with new prompts.
+
+        What is in flight was sampled by what led here, and is given up.
+        """
+        self._drift.refuse_endless_rollbacks()
+        good, steps = self._drift.state.good, self._store.steps()
+        target = good if good in steps else steps[-1]
+        self._store.read(target, self._policy.load)
+        gone = await self._source.discard()
+        lost = f"; {gone} groups in the making are given up" if gone else ""
+        self._say(f"rolled back to the weights and the optimizer of step {target}{lost}")
+
     def observe(self, harvest: Harvest, update: Update, published: Mapping[str, float]) -> None:
         """Take note of a step that is done: metrics, rollouts, the KL controller, the next state.
 
@@ -148,6 +188,7 @@ class Run:
             version=self.state.version + 1,
             kl=asdict(CONTROLLERS[settings.controller](self.kl, settings, measured, rollouts)),
             bad_steps=0 if update.finite else self.state.bad_steps + 1,
+            drift=asdict(self._drift.state),
             totals=added(self.state.totals, tokens | {LIMIT + phase: s for phase, s in at_limit.items()}),
         )
         self._optimizer_steps = self._policy.optimizer_steps
@@ -159,7 +200,9 @@ class Run:
         await self._evaluate_if_due()
         step, settings = self.state.step, self.recipe.checkpoint
         periodic = settings.every > 0 and step % settings.every == 0
-        if step and (periodic or self.finished or (settings.keep_best and step == self._best_step())):
+        kept = periodic or self.finished or (settings.keep_best and step == self._best_step())
+        back = step == (self._drift.state.restored if step else 0) and self._drift.can_roll_back
+        if (step and kept) or back:
             self.checkpoint(await self._source.in_flight())
 
     def checkpoint(self, in_flight: InFlight) -> None:
@@ -175,7 +218,7 @@ class Run:
         self._take_times()
         state = replace(self.state, cursor=self._source.cursor, admissions=self._source.admissions)
         with self.phases("checkpoint"):
-            self._store.save(state, write, self._best_step())
+            self._store.save(state, write, self._best_step(), self._drift.state.good)
 
     def summary(self) -> dict[str, Any]:
         """Write, hand out and return ``summary.json``: before, after, seconds per phase, tokens, steps."""

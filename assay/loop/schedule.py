@@ -54,6 +54,8 @@ class Schedule:
     """Groups without signal that are replaced in a step; ``None``: none is left out."""
     last_version: int | None = None
     """Batches of the whole run: no group is started that none of them could take; ``None``: endless."""
+    dropped: bool = False
+    """Has the run dropped to staleness 0? What was started before keeps its deadline."""
     in_order: bool = False
     """Batches take groups in the order of admission, not of completion: a function of indices alone."""
     version: int = 0
@@ -72,6 +74,11 @@ class Schedule:
             raise ValueError(f"{self.max_groups} groups can never fill a batch of {self.prompts_per_step}")
 
     @property
+    def bound(self) -> int | None:
+        """The staleness bound for groups that start now."""
+        return 0 if self.dropped else self.max_staleness
+
+    @property
     def untrained(self) -> int:
         """Groups started and not trained on."""
         return len(self.running) + len(self.ready)
@@ -79,8 +86,8 @@ class Schedule:
     def room(self, published: int) -> int:
         """How many groups may start now, with the engine at version ``published``."""
         bounds = [self.max_groups]
-        if self.max_staleness is not None:
-            bounds.append((self.max_staleness + published - self.version + 1) * self.prompts_per_step)
+        if self.bound is not None:
+            bounds.append((self.bound + published - self.version + 1) * self.prompts_per_step)
         if self.last_version is not None:
             bounds.append((self.last_version - self.version) * self.prompts_per_step)
         return max(0, min(b for b in bounds if b is not None) - self.untrained)
@@ -89,7 +96,7 @@ class Schedule:
         """Start a group, with the engine at version ``published``."""
         if not self.room(published):
             raise ValueError(f"there is no room for group {admission}")
-        due = None if self.max_staleness is None else published + self.max_staleness
+        due = None if self.bound is None else published + self.bound
         self.running[admission] = Place(admission, due)
 
     def complete(self, admission: int, signal: bool = True) -> None:

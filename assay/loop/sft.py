@@ -24,7 +24,7 @@ from assay.loop.source import Harvest
 from assay.loop.trainer import Outcome, run_loop
 from assay.policy.policy import Update
 from assay.recipe.load import Resolved
-from assay.recipe.schema import CorrectionRecipe, DataRecipe, KlRecipe, Recipe
+from assay.recipe.schema import CorrectionRecipe, DataRecipe, DriftRecipe, KlRecipe, Recipe
 from assay.records import Group, Prompt, Rollout, Segment, Verdict
 from assay.track.console import Console
 
@@ -71,6 +71,13 @@ class CompletionSource:
 
     async def drained(self) -> None:
         """Nothing is being made."""
+
+    async def discard(self) -> int:
+        """Nothing is in the making."""
+        return 0
+
+    def drop_to_sync(self) -> None:
+        """It never ran ahead."""
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -149,7 +156,8 @@ def supervised(recipe: Recipe) -> Recipe:
     )
     rollout = recipe.rollout.model_copy(update={"temperature": 1.0, "dynamic_sampling": False})
     track = recipe.track.model_copy(update={"rollouts": False})
-    return recipe.model_copy(update={"objective": objective, "rollout": rollout, "track": track})
+    changed = {"objective": objective, "rollout": rollout, "track": track, "drift": DriftRecipe()}
+    return recipe.model_copy(update=changed)
 
 
 def completions(makings: Makings) -> CompletionSource:

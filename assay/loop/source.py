@@ -99,6 +99,14 @@ class Source(Protocol):
         """Wait until no answer is being made; none is begun before the next call of `next_groups`."""
         ...
 
+    async def discard(self) -> int:
+        """Give up every group that is not trained on; returns how many those were."""
+        ...
+
+    def drop_to_sync(self) -> None:
+        """Start groups for the very next batch alone from now on."""
+        ...
+
     async def close(self) -> None:
         """Take back what is in flight."""
         ...
@@ -202,6 +210,10 @@ class GroupSource:
         gone = self.schedule.discard()
         self._makings, self._groups = {}, {}
         return len(gone)
+
+    def drop_to_sync(self) -> None:
+        """Start groups for the very next batch alone from now on; what is in flight is still trained on."""
+        self.schedule.dropped = True
 
     async def close(self) -> None:
         """Take back what is in flight; the makings keep what is there of them."""

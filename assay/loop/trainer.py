@@ -72,13 +72,15 @@ async def drive(parts: Parts) -> bool:
             async with run.doing("update"):
                 if run.synchronous:
                     await weights.dispatcher.engine.sleep()  # nothing is in flight; the publish wakes it
-                batch = pack(harvest.groups, run.recipe.reward)
+                batch = pack(harvest.groups, run.recipe.reward, harvest.version)
                 update = await run.off_loop(partial(policy.update, batch, run.kl.coefficient))
             async with run.doing("publish"):
-                if weights.due and not run.recipe.regime.in_flight:
+                drifted = await run.drifted(update)
+                due = run.publish_due(weights.dispatcher.engine.version)
+                if due and not run.recipe.regime.in_flight:
                     await source.drained()
-                published = await weights.publish(policy)
-            run.observe(harvest, update, published)
+                published = await weights.publish(policy, due)
+            run.observe(harvest, update, drifted | published)
             await run.evaluate_and_checkpoint()
     except Interrupted:
         return False

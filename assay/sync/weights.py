@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from assay.errors import AssayError
 from assay.records import Group, Prompt, Rollout, Verdict
@@ -38,22 +39,16 @@ class Weights:
     """Length of the probe."""
     version: int = 0
     """The policy's: batches consumed."""
-    every: int = 1
-    """Versions between two publishes."""
-
-    @property
-    def due(self) -> bool:
-        """Is the next version one that is published?"""
-        return (self.version + 1) % self.every == 0
+    published: Callable[[Any], None] = lambda policy: None
+    """Told the policy whose weights the engine samples from now on."""
 
     async def start(self, policy: Publishable) -> None:
         """Publish the weights as they are, under the present version: those of a new or of a resumed run."""
         await self.dispatcher.engine.publish(self.version)
         await self.probe(policy)
 
-    async def publish(self, policy: Publishable) -> dict[str, float]:
-        """Count the policy's present weights as the next version, and publish them if that one is `due`."""
-        due = self.due
+    async def publish(self, policy: Publishable, due: bool = True) -> dict[str, float]:
+        """Count the policy's present weights as the next version, and publish them if it is ``due``."""
         self.version += 1
         return await self.catch_up(policy) if due else {}
 
@@ -67,6 +62,7 @@ class Weights:
         if engine.version == self.version:
             return {}
         await engine.publish(self.version)
+        self.published(policy)
         return {"sync/probe_gap": await self.probe(policy)}
 
     async def probe(self, policy: Publishable) -> float:
