@@ -157,7 +157,22 @@ def speed() -> Iterator[Finding]:
 def engines(core_works: bool) -> Iterator[Finding]:
     """The rollout engines that a recipe can name."""
     for name in get_args(RolloutRecipe.model_fields["engine"].annotation):
-        yield Finding(name, "works" if core_works else "needs the core", "good" if core_works else "bad")
+        text = "needs the core"
+        if core_works:
+            text = native_place() if name == "native" else "works"
+        yield Finding(name, text, "good" if core_works else "bad")
+
+
+def native_place() -> str:
+    """Where the native engine may run, and on how much of this machine."""
+    import torch
+
+    from assay.rollout.process.factory import split_threads
+
+    total = torch.get_num_threads()
+    beside = split_threads(total, None, None, 1, together=True)
+    both = f"{beside.replica} of {total} threads, the trainer {beside.trainer}"
+    return f"works, in the trainer's process or beside it ({both})"
 
 
 def extras() -> Iterator[Finding]:

@@ -145,7 +145,8 @@ class RolloutRecipe(Section):
     max_extra_groups: int | None = Field(default=None, ge=0)
     """Bound on replacements in a step, which then runs with what it has; absent: ``2 * prompts_per_step``."""
     max_retries: int = Field(default=1, ge=0)
-    """How often a rollout whose verdict was invalid (the verifier's fault) is sampled anew."""
+    """How often a rollout is sampled anew whose verdict was invalid (the verifier's fault), or goes on elsewhere when
+    its engine is lost."""
 
 
 class Gate(Section):
