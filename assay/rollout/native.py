@@ -24,7 +24,6 @@ computed. How far off that is gets measured once after each publish (`Stats.kv_g
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -258,16 +257,16 @@ class NativeEngine:
         finished: list[Sequence] = []
         with torch.inference_mode():
             self._scheduler.admit()
-            running = self._scheduler.running
-            cold = [slot for slot, s in enumerate(running) if s.cached == 0]
-            if cold:
-                rows = [running[slot] for slot in cold]
-                self._take(rows, self._runner.fill(rows, cold, self._scheduler.next_up))
+            if slots := self._scheduler.due:
+                rows = [self._scheduler.running[slot] for slot in slots]
+                self._take(rows, self._runner.fill(rows, slots, self._scheduler.next_up))
                 finished += self._retire()
-            if running:
+            if running := self._scheduler.running[: self._scheduler.warm]:
                 logits = self._runner.decode(running)
-                if self._aged is not None:
-                    self._measure(self._aged, logits)
+                if self._aged in running:
+                    spare = len(self._scheduler.running)
+                    self._runner.measure(self._aged, logits[running.index(self._aged)], spare)
+                self._aged = None
                 self._take(running, logits)
                 finished += self._retire()
         return self._records(finished)
@@ -285,20 +284,6 @@ class NativeEngine:
         self._generated += len(rows)
         if self._heard is not None:
             self._heard(rows)
-
-    def _measure(self, sequence: Sequence, logits: Tensor) -> None:
-        """Compare a row's logits (A, V) with those from keys and values computed anew, in a slot that is free."""
-        running, self._aged = self._scheduler.running, None
-        if sequence not in running:
-            return
-        exact = self._runner.prefill([copy.copy(sequence)], [len(running)])[0]
-        kept, exact = (
-            torch.log_softmax(row.float() / sequence.request.sampling.temperature, -1)
-            for row in (logits[running.index(sequence)], exact)
-        )
-        gap = float((kept.exp() * (kept - exact)).sum())
-        stats = self._runner.stats
-        self._runner.stats = replace(stats, kv_measured=stats.kv_measured + 1, kv_gap=stats.kv_gap + gap)
 
     def _retire(self) -> list[Sequence]:
         finished, moves = self._scheduler.retire()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -77,15 +78,16 @@ class ModelRunner:
     def prefill(self, sequences: list[Sequence], slots: list[int]) -> Tensor:
         """Fill the slots with all tokens so far; return the logits at the last one, (S, V) as ``slots``.
 
-        Sequences with the same tokens (a group at its start) are forwarded once.
+        Sequences with the same tokens (a group at its start) are forwarded once, those of like length together.
         """
         distinct: dict[tuple[int, ...], list[int]] = {}
         for sequence, slot in zip(sequences, slots, strict=True):
             distinct.setdefault(sequence.everything(), []).append(slot)
             sequence.cached = sequence.length
         self.cache.reserve(max(slots) + 1, max(map(len, distinct)) + 1)
-        order = [slot for shared in distinct.values() for slot in shared]
-        logits = torch.cat([self._prefill(batch) for batch in self._batches(list(distinct.items()))])
+        work = sorted(distinct.items(), key=lambda item: len(item[0]))
+        order = [slot for _, shared in work for slot in shared]
+        logits = torch.cat([self._prefill(batch) for batch in self._batches(work)])
         place = {slot: row for row, slot in enumerate(order)}
         return logits[[place[slot] for slot in slots]]
 
@@ -159,6 +161,16 @@ class ModelRunner:
             attended_padding=self.stats.attended_padding + read - sum(s.length for s in running),
         )
         return logits
+
+    def measure(self, sequence: Sequence, kept: Tensor, spare: int) -> None:
+        """Count how far the logits (V,) of a running sequence are from those of keys and values computed anew.
+
+        ``spare``: a slot that nobody holds.
+        """
+        exact = self.prefill([copy.copy(sequence)], [spare])[0]
+        p, q = (torch.log_softmax(x.float() / sequence.request.sampling.temperature, -1) for x in (kept, exact))
+        gap = float((p.exp() * (p - q)).sum())
+        self.stats = replace(self.stats, kv_measured=self.stats.kv_measured + 1, kv_gap=self.stats.kv_gap + gap)
 
     def _shared(self, running: list[Sequence], width: int) -> SharedPrompts | None:
         """How the rows share prompts, where the network can make use of it."""

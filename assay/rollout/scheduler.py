@@ -2,8 +2,10 @@
 
 Urgent ones go before those that wait, and into a slot beyond ``max_running`` where all are taken.
 
-The running ones always hold slots 0 to A - 1, so that every forward computes A rows and none is wasted. Every
-decision is a function of the order of submission and of lengths, never of the clock.
+The *warm* ones, whose keys and values are cached, always hold slots 0 to A - 1, so that every forward computes A rows
+and none is wasted; those that need a prefill stand behind them. While an urgent one runs, the prefills of the others
+wait: after a publish all running ones need one. Every decision is a function of the order of submission and of lengths,
+never of the clock.
 """
 
 from __future__ import annotations
@@ -47,24 +49,40 @@ class Scheduler:
             sequence = self.waiting.popleft()
             sequence.started = time.perf_counter()
             self.running.append(sequence)
+        self.running[self.warm :] = sorted(self.running[self.warm :], key=lambda s: not s.request.urgent)
+
+    @property
+    def warm(self) -> int:
+        """How many running ones are cached: slots 0 to this."""
+        return sum(s.cached > 0 for s in self.running)
+
+    @property
+    def due(self) -> list[int]:
+        """The slots behind the warm ones that are to be filled now."""
+        urgent = any(s.request.urgent for s in self.running)
+        cold = range(self.warm, len(self.running))
+        return [slot for slot in cold if self.running[slot].request.urgent or not urgent]
 
     def retire(self) -> tuple[list[Sequence], list[tuple[int, int]]]:
-        """Take out the finished: (finished, moves), each move (from, to) closing a gap with the last slot.
+        """Take out the finished: (finished, moves), each move (from, to) closing a gap with the last warm slot.
 
         Moves are to be carried out in order, before the cache is used again.
         """
         finished = [s for s in self.running if s.finish]
+        warm = [s for s in self.running if s.cached]
+        cold = [s for s in self.running if not s.cached and not s.finish]
         moves: list[tuple[int, int]] = []
         slot = 0
-        while slot < len(self.running):
-            if not self.running[slot].finish:
+        while slot < len(warm):
+            if not warm[slot].finish:
                 slot += 1
                 continue
-            last = self.running.pop()
-            if slot < len(self.running):
-                self.running[slot] = last
+            last = warm.pop()
+            if slot < len(warm):
+                warm[slot] = last
                 if not last.finish:
-                    moves.append((len(self.running), slot))
+                    moves.append((len(warm), slot))
+        self.running = [*warm, *cold]
         return finished, moves
 
     def cancel(self, request_id: int) -> list[Sequence]:

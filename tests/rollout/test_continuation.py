@@ -143,6 +143,31 @@ def test_the_urgent_is_answered_while_all_slots_are_taken(llama):
     assert order.index(98) < order.index(99) <= 3
 
 
+def test_a_probe_does_not_wait_until_all_running_answers_are_prefilled_anew(llama):
+    async def scenario():
+        engine = NativeEngine(llama, TOKENIZER)
+        for request in requests(["12+3=", "x-y"], n=3, max_tokens=40, greedy=True):
+            await engine.submit(request)
+        stream = engine.finished()
+        await engine.submit(Request(97, prompt("6"), 1, Sampling(max_tokens=1)))
+        seen, filled = {}, 0
+        async for i, rollout in stream:
+            seen[i, rollout.index] = rollout
+            if i == 97:
+                filled = engine.stats.prefilled
+                await engine.publish(1)
+                await engine.submit(Request(98, prompt("7"), 1, Sampling(max_tokens=3), urgent=True))
+            if i == 98:
+                filled = engine.stats.prefilled - filled
+        return seen, filled
+
+    seen, filled = asyncio.run(scenario())
+    assert filled == 1
+    assert seen[98, 0].segments[0].versions == (1, 1, 1)[: len(seen[98, 0])]
+    undisturbed = run(NativeEngine(llama, TOKENIZER), requests(["12+3=", "x-y"], n=3, max_tokens=40, greedy=True))
+    assert {k: r.token_ids for k, r in seen.items() if k[0] < 90} == {k: r.token_ids for k, r in undisturbed.items()}
+
+
 def test_partial_answers_are_what_a_cancellation_would_give(llama):
     async def scenario():
         engine = NativeEngine(llama, TOKENIZER, max_running=3)

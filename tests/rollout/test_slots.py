@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import torch
 from hypothesis import given, settings
@@ -28,6 +30,7 @@ def test_slots_stay_dense_and_moves_follow_the_answers(total, slots, ends):
         for slot, sequence in enumerate(scheduler.running):
             if id(sequence) not in known:
                 memory[slot] = sequence.index
+                sequence.cached = 1
                 entered.append(sequence.index)
         assert len(scheduler.running) == min(slots, total - len(left))
         for slot in step & set(range(len(scheduler.running))):
@@ -40,6 +43,32 @@ def test_slots_stay_dense_and_moves_follow_the_answers(total, slots, ends):
     assert entered == sorted(entered)
     assert len(set(left)) == len(left)
     assert len(left) + len(scheduler.running) + len(scheduler.waiting) == total
+
+
+def test_urgent_ones_are_filled_first_and_alone_and_the_cold_stand_behind_the_warm():
+    scheduler = Scheduler(2)
+    scheduler.add(sequences(3))
+    scheduler.admit()
+    assert scheduler.due == [0, 1]
+    for sequence in scheduler.running:
+        sequence.cached = 5
+    urgent = Sequence(replace(requests(["2"], n=1)[0], id=9, urgent=True), 0, np.zeros(4))
+    scheduler.add([urgent])
+    scheduler.admit()
+    assert (scheduler.warm, scheduler.due, scheduler.running[2]) == (2, [2], urgent)
+    for sequence in scheduler.running:
+        sequence.cached = 0  # a publish
+    scheduler.admit()
+    assert (scheduler.warm, scheduler.due, scheduler.running[0]) == (0, [0], urgent)
+    urgent.cached = 3
+    assert (scheduler.warm, scheduler.due) == (1, [])
+    scheduler.running[1].finish = "cancelled"
+    finished, moves = scheduler.retire()
+    assert ([s.index for s in finished], moves) == ([0], [])
+    urgent.finish = "stop"
+    scheduler.retire()
+    scheduler.admit()
+    assert ([s.index for s in scheduler.running], scheduler.due) == ([1, 2], [0, 1])
 
 
 def test_growth_keeps_what_is_stored_and_new_memory_is_zero():
