@@ -39,14 +39,14 @@ START = 0.16
 """Share of right answers at which the supervised part ends."""
 STALENESS: tuple[int | None, ...] = (0, 1, 2, 4, 8, 16, None)
 CORRECTIONS: dict[str, dict[str, Any]] = {"none": {}, "truncate": {"kind": "truncate", "high": 2.0}}
-REWARD = '''
+REWARD = """
 def exact(completions, answer, **columns):
     return [float(c == a) for c, a in zip(completions, answer)]
 
 
 def positions(completions, answer, **columns):
     return [sum(x == y for x, y in zip(c, a)) / len(a) - 0.1 * abs(len(c) - len(a)) for c, a in zip(completions, answer)]
-'''
+"""
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -131,7 +131,10 @@ def figures(folder: Path, summary: dict[str, Any]) -> dict[str, Any]:
     """What is kept of a run."""
     rows = read_metrics(folder / "metrics.jsonl")
     late = rows[len(rows) // 2 :]
-    means = {name: fmean(r[f"update/{name}"] for r in late if f"update/{name}" in r) for name in ("ess_sequence", "ess_token")}
+    means = {
+        name: fmean(r[f"update/{name}"] for r in late if f"update/{name}" in r)
+        for name in ("ess_sequence", "ess_token")
+    }
     return {
         "accuracy": summary["after"]["greedy"]["value"],
         "sampled": fmean(r["reward/correct"] for r in rows[-20:]),

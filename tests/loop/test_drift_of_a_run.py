@@ -67,6 +67,11 @@ def checkpointed(outcome: Outcome, step: int) -> tuple[dict[str, torch.Tensor], 
     return load_file(folder / "policy.safetensors"), json.loads((folder / "state.json").read_text())
 
 
+def versions(outcome: Outcome, step: int) -> list[int]:
+    """Of the oldest token of each rollout of a step."""
+    return [row.oldest_version for row in read(outcome.folder, step) if row.oldest_version is not None]
+
+
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
@@ -105,7 +110,7 @@ def test_sync_drops_to_staleness_0_for_good(place: Path, sabotage):
     sections = {"regime": AHEAD, "drift": {"kl": 0.3, "kl_action": "sync"}, "checkpoint": KEPT}
     outcome = run(place, "dropped", 9, **sections)
     assert actions(outcome)[3] == 3
-    stale = [step for step in range(1, 10) if any(r.oldest_version < step - 1 for r in read(outcome.folder, step))]
+    stale = [step for step in range(1, 10) if min(versions(outcome, step)) < step - 1]
     assert 3 in stale
     assert max(stale) <= 4 + 2  # what was in flight is still trained on
     _, state = checkpointed(outcome, 9)
@@ -151,9 +156,7 @@ def test_rollback_gives_up_what_the_drifted_policy_sampled(place: Path, sabotage
     outcome = run(place, "back-ahead", 8, regime=AHEAD, drift={"kl": 0.3, "kl_action": "rollback"}, checkpoint=KEPT)
     assert actions(outcome)[3] == 4
     for step in range(5, 9):
-        versions = [row.oldest_version for row in read(outcome.folder, step)]
-        assert all(4 <= version <= step - 1 for version in versions)
-        assert all(step - 1 - version <= 2 for version in versions)
+        assert min(versions(outcome, step)) >= max(4, step - 1 - 2)
 
 
 def test_before_any_checkpoint_it_goes_back_to_the_beginning(place: Path, sabotage):
