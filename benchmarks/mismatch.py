@@ -5,7 +5,7 @@ python benchmarks/mismatch.py "native int8" "llama.cpp q4_0" --save   # some of 
 python benchmarks/mismatch.py "vllm bfloat16" --vllm-python PATH      # a vLLM in an environment of its own
 python benchmarks/mismatch.py --page                                  # docs/mismatch.md from the results
 
-Each sampler answers 8 open questions 3 times with up to 256 tokens, and 12 sums 8 times with up to 24. The trainer
+Each sampler answers 8 open questions twice with up to 256 tokens, and 12 sums 8 times with up to 24. The trainer
 scores the same tokens, once in float32 and once in bfloat16 over float32 masters. On the sums, whose answers are
 judged, the gradient of one update is taken twice: with the trainer's own log-probs as anchor (`recompute`), and with the
 sampler's (`rollout`).
@@ -204,7 +204,7 @@ def measure(side: Side, place: str, vllm_python: str | None, tokens: int, few: i
         try:
             await engine.publish(0)
             start = time.perf_counter()
-            open_ended = await answers(engine, questions(tokenizer)[:few], 3, recipe, 0)
+            open_ended = await answers(engine, questions(tokenizer)[:few], 2, recipe, 0)
             taken = time.perf_counter() - start
             return open_ended, await answers(engine, sums[:few], 8, short, 1000), taken
         finally:

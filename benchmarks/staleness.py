@@ -3,10 +3,10 @@
 python benchmarks/staleness.py --save      # 39 runs; what is in the results already is not run again
 python benchmarks/staleness.py --page      # docs/staleness.md from the results
 
-A transformer of 2 layers is trained from scratch: on given answers until it reverses one word of four digits in six, then
-by reinforcement with the reward of exact answers and of right positions. All runs of a seed begin with the same
-weights. Runs are in deterministic mode: a step is trained on answers that are exactly so many versions old as the regime
-says (fewer in the first steps), whatever the machine does meanwhile.
+A transformer of 2 layers is trained from scratch: on given answers until it reverses one word of four digits in six,
+then by reinforcement with the reward of exact answers and of right positions. All runs of a seed begin with the same
+weights. Runs are in deterministic mode: a step is trained on answers that are exactly so many versions old as the
+regime says (fewer in the first steps), whatever the machine does meanwhile.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ def exact(completions, answer, **columns):
 
 
 def positions(completions, answer, **columns):
-    return [sum(x == y for x, y in zip(c, a)) / len(a) - 0.1 * abs(len(c) - len(a)) for c, a in zip(completions, answer)]
+    return [share(c, a) - 0.1 * abs(len(c) - len(a)) for c, a in zip(completions, answer)]
+
+
+def share(completion, answer):
+    return sum(x == y for x, y in zip(completion, answer)) / len(answer)
 """
 
 
@@ -87,7 +91,7 @@ def begin(place: Path, seed: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     held_out = set(words()[:512])
     given = [w for w in words() if w not in held_out]
-    ids = {w: torch.tensor(tokens(f"{w}>{w[::-1]}").input_ids + [1]) for w in given}
+    ids = {w: torch.tensor([*tokens(f"{w}>{w[::-1]}").input_ids, 1]) for w in given}
     while True:
         batch = torch.stack([ids[w] for w in rng.choices(given, k=64)])
         logs = torch.log_softmax(model(batch).logits[:, LENGTH:-1], -1)
