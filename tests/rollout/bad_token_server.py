@@ -41,8 +41,12 @@ async def behave(mode: str, number: int, path: str, body: dict[str, Any], head: 
     if path == "v1/models":
         owner = {"stranger": "someone"}.get(mode, "vllm")
         return await reply(writer, 200, {"data": [{**MODEL, "owned_by": owner}]})
-    if path == "tokenize":
-        return await reply(writer, 200, {"tokens": [1, 2]}) if mode == "foreign" else await reply(writer, 404, {})
+    if path == "detokenize":
+        return (
+            await reply(writer, 200, {"prompt": "Something else"})
+            if mode == "foreign"
+            else await reply(writer, 404, {})
+        )
     if path == "health":
         return await reply(writer, 503 if mode == "down" else 200, {})
     last.clear()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from assay.rollout.remote.vllm import VllmDialect
 from assay.rollout.sampling import Sampling
 
 TEXT = "The answer is 12 + 34 = 46, isn't it?"
-"""Shown to both tokenizers."""
+"""Whose tokens the server is shown."""
 TRIES = 3
 _OWNERS = {"vllm": "vllm", "llamacpp": "llama"}
 _WAIT_S = 0.25
@@ -90,20 +89,23 @@ async def _patiently(client: Client, path: str) -> Any:
 
 
 async def _same_tokens(client: Client, dialect: Dialect, tokenizer: Any) -> None:
-    """Compare tokenizers, where the server shows its own: ids of another vocabulary would be nonsense."""
-    body: dict[str, Any] = {"content": TEXT, "add_special": False, "prompt": TEXT, "add_special_tokens": False}
+    """Have the server spell our ids, where it can: those of another vocabulary would be nonsense.
+
+    (The other way, from text to ids, tokenizers of one vocabulary differ in how they cut words, which is no matter.)
+    """
+    body: dict[str, Any] = {"tokens": _ids(tokenizer)}
     if isinstance(dialect, VllmDialect):
         body["model"] = dialect.model
     try:
-        told = await client.post("/tokenize", body)
+        told = await client.post("/detokenize", body)
     except Unavailable:
         return
-    theirs = told.get("tokens") if isinstance(told, dict) else None
-    ours = _ids(tokenizer)
-    if isinstance(theirs, list) and theirs != ours:
+    spelled = told.get("content", told.get("prompt")) if isinstance(told, dict) else None
+    ours = tokenizer.decode(body["tokens"])
+    if isinstance(spelled, str) and spelled.strip() != ours.strip():
         raise UserError(
-            f"rollout.servers: {client.name} has another tokenizer than model.path: it reads {TEXT[:13]!r}... as "
-            f"{_few(theirs)} and not {_few(ours)}: serve the same model"
+            f"rollout.servers: {client.name} has another tokenizer than model.path: to it the tokens of "
+            f"{ours[:20]!r}... are {spelled[:20]!r}: serve the same model"
         )
 
 
@@ -131,7 +133,3 @@ async def _trial(client: Client, dialect: Dialect, tokenizer: Any) -> None:
 
 def _ids(tokenizer: Any) -> list[int]:
     return list(tokenizer(TEXT, add_special_tokens=False)["input_ids"])
-
-
-def _few(ids: Sequence[int]) -> str:
-    return f"{list(ids[:6])}"
