@@ -1,18 +1,27 @@
 """`assay plan` beside real runs of two processes: generation in its own, ahead of the trainer's.
 
-Costs and lengths are taken from a synchronous run of the two processes, which take turns; with them the step of the
-same recipe is predicted where they work at once, at each bound on staleness. Then that is run. One thread for each side
-in all of it, and a learning rate too small to change the lengths. The number is the predicted step over the measured
-one, of the bound where it is furthest from 1; the goal is .85 to 1.15. A round is a run at each bound, in turn. The
-model is a small one with random weights (small_model.py), so that a step takes a fraction of a second, or another.
+Three runs of one recipe go side by side: one synchronous, whose two processes take turns, and two whose processes work
+at once, at staleness 1 and 2. Costs and lengths are taken from the first, the steps of the others predicted from them.
+Side by side, because a shared machine is never twice the same: what slows one run slows the others in the same second,
+and each process has one thread, of which the system gives every one the same share. Steps count from the time when all
+are under way until the first is done.
+
+The number is the predicted step over the measured one, at the bound where it is furthest from 1; the goal is .85 to
+1.15. The learning rate is too small to change lengths. The model is a small one with random weights (small_model.py),
+so that a step takes seconds at most.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -23,13 +32,12 @@ from small_model import save_small_model, save_sums
 from assay.plan.basis import Basis
 from assay.plan.calibrate import calibrate
 from assay.plan.layout import Layout
-from assay.plan.simulation import simulate
-from assay.plan.tally import Prediction
+from assay.plan.simulation import Simulation
 from assay.plan.terms import terms_of
+from assay.plan.workload import SeenWork
 from assay.recipe.load import load_recipe
 from assay.recipe.save import save_recipe
 from assay.recipe.schema import Recipe
-from assay.track.metrics import read_metrics
 
 NAME = "plan_check"
 TASK = (
@@ -61,58 +69,98 @@ def recipe_at(eta: int, settings: Mapping[str, Any], folder: Path) -> Recipe:
     return load_recipe(values).recipe
 
 
-def run(eta: int, settings: Mapping[str, Any], folder: Path, name: str) -> Path:
-    """Train in a process of its own; returns the run folder."""
-    recipe = recipe_at(eta, settings, folder)
-    place = folder / name
-    named = recipe.run.model_copy(update={"folder": str(folder), "name": name})
+@dataclass
+class Side:
+    """A run under way."""
+
+    eta: int
+    place: Path
+    process: subprocess.Popen[bytes]
+    ends: list[float] = field(default_factory=list)
+    """When each step was done."""
+
+    def look(self) -> None:
+        """Note the steps that were done since the last look."""
+        log = self.place / "metrics.jsonl"
+        lines = log.read_text(encoding="utf-8").count("\n") if log.exists() else 0
+        self.ends += [time.perf_counter()] * (lines - len(self.ends))
+
+    def step_s(self, begin: float, end: float) -> float:
+        """Mean seconds of the steps that lie between two times."""
+        inside = [t for t in self.ends if begin <= t <= end]
+        return (inside[-1] - inside[0]) / (len(inside) - 1)
+
+
+def start(eta: int, settings: Mapping[str, Any], folder: Path, steps: int) -> Side:
+    """Start a run in a process of its own."""
+    recipe, name = recipe_at(eta, settings, folder), f"staleness-{eta}"
+    named = recipe.run.model_copy(update={"folder": str(folder), "name": name, "steps": steps})
     file = save_recipe(recipe.model_copy(update={"run": named}), folder / f"{name}-recipe")
     command = [sys.executable, "-m", "assay.cli", "train", str(file), "--console", "silent"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return place
+    return Side(eta, folder / name, subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
 
 
-def measured(place: Path, skip: int) -> float:
-    """Seconds of a step, over those after the first ``skip``."""
-    return fmean(row["time/step"] for row in read_metrics(place / "metrics.jsonl")[skip:])
+def side_by_side(settings: Mapping[str, Any], bounds: list[int], folder: Path) -> list[Side]:
+    """Run the synchronous side to its end, the others beside it."""
+    sides = [start(0, settings, folder, settings["steps"])]
+    sides += [start(eta, settings, folder, 10 * settings["steps"]) for eta in bounds]
+    try:
+        while sides[0].process.poll() is None:
+            for side in sides:
+                side.look()
+                if side.process.poll():
+                    raise RuntimeError((side.process.stderr or io.BytesIO()).read().decode()[-500:])
+            time.sleep(0.02)
+    finally:
+        for side in sides:
+            while side.process.poll() is None:
+                side.process.send_signal(signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    side.process.wait(20)
+    return sides
 
 
-def predicted(basis: Basis, recipe: Recipe) -> Prediction:
-    """The step of two processes under the costs of a run."""
-    terms = terms_of(recipe)
-    return simulate(basis.costs, basis.work, terms, TWO_PROCESSES, steps=400)
+def predicted(basis: Basis, recipe: Recipe, steps: int) -> float:
+    """Seconds of a step of two processes under the costs of a run, with its groups in their order, over and over.
+
+    A group's answers depend on its number and the weights, which hardly move: a real run meets the same lengths.
+    """
+    assert isinstance(basis.work, SeenWork)
+    work, skip = basis.work.model_copy(update={"in_order": True}), 2 + 2 * (recipe.regime.max_staleness or 0)
+    tally = Simulation(basis.costs, work, terms_of(recipe), TWO_PROCESSES).run(skip + steps)
+    return fmean(step.seconds for step in tally.steps[skip:])
 
 
-def rounds(settings: Mapping[str, Any], bounds: list[int], folder: Path) -> Iterator[dict[int, tuple[float, float]]]:
-    """Of each round: by bound, the predicted step and the measured one. Bound 0 is the run that gave the costs."""
-    for number in range(settings["rounds"]):
-        source = run(0, settings, folder, f"costs-{number}")
-        basis = calibrate(source)
-        found: dict[int, tuple[float, float]] = {}
-        for eta in (0, *bounds):
-            place = source if eta == 0 else run(eta, settings, folder, f"staleness-{eta}-{number}")
-            step = predicted(basis, recipe_at(eta, settings, folder)).step_s
-            found[eta] = step, measured(place, skip=2 + 2 * eta)
-            line = f"round {number + 1}  staleness {eta}  predicted {step:.3f} s, measured {found[eta][1]:.3f} s"
+def one_round(settings: Mapping[str, Any], bounds: list[int]) -> dict[int, tuple[float, float]]:
+    """By bound, the predicted step and the measured one. Bound 0 is the run that gave the costs."""
+    with tempfile.TemporaryDirectory(prefix="plan-check-") as name:
+        folder = Path(name)
+        save_small_model(folder / "model")
+        save_sums(folder / "sums.jsonl")
+        sides = side_by_side(settings, bounds, folder)
+        basis = calibrate(sides[0].place)
+        begin, end = max(s.ends[2 * s.eta] for s in sides), min(s.ends[-1] for s in sides)
+        found = {}
+        for side in sides:
+            step = predicted(basis, recipe_at(side.eta, settings, folder), settings["steps"])
+            found[side.eta] = step, side.step_s(begin, end)
+            line = f"staleness {side.eta}: predicted {step:.3f} s, measured {found[side.eta][1]:.3f} s"
             print(line, file=sys.stderr, flush=True)
-        yield found
+        return found
 
 
 def main() -> None:
     """Measure, and print what the prediction was worth."""
-    parser = harness.arguments(__doc__ or "", rounds=5)
+    parser = harness.arguments(__doc__ or "", rounds=3)
     parser.set_defaults(model="small")
-    parser.add_argument("--prompts", type=int, default=6)
+    parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--samples", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=160)
+    parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--bounds", type=int, nargs="*", default=[1, 2])
     chosen = parser.parse_args()
     settings = harness.settings(chosen)
-    with tempfile.TemporaryDirectory(prefix="plan-check-") as folder:
-        save_small_model(Path(folder) / "model")
-        save_sums(Path(folder) / "sums.jsonl")
-        found = list(rounds(settings, chosen.bounds, Path(folder)))
+    found = [one_round(settings, chosen.bounds) for _ in range(chosen.rounds)]
     ratios = {eta: median(f[eta][0] / f[eta][1] for f in found) for eta in found[0]}
     sides = {}
     for eta in ratios:

@@ -59,7 +59,7 @@ def capped(basis: Basis, terms: Terms) -> tuple[int, float]:
     rng = random.Random(0)
     drawn: list[int] = []
     while len(drawn) < 4000:
-        drawn += basis.work.group(rng, terms.group_size, terms.max_tokens).lengths
+        drawn += basis.work.group(len(drawn), rng, terms.group_size, terms.max_tokens).lengths
     drawn.sort()
     cap = drawn[int((1 - CUT) * len(drawn))]
     return cap, sum(n >= cap for n in drawn) / len(drawn)

@@ -45,7 +45,16 @@ class _Group:
 class Simulation:
     """One run of ``terms`` on ``layout``; `run` it once."""
 
-    def __init__(self, costs: Costs, work: Workload, terms: Terms, layout: Layout, seed: int = 0) -> None:
+    def __init__(
+        self,
+        costs: Costs,
+        work: Workload,
+        terms: Terms,
+        layout: Layout,
+        seed: int = 0,
+        last_version: int | None = None,
+    ) -> None:
+        """``last_version``: the steps of the whole run, beyond which no group is started; absent: it has no end."""
         costs = costs.at_speed(layout.engine_speed, layout.trainer_speed)
         self._costs, self._work, self._terms, self._layout, self._seed = costs, work, terms, layout, seed
         self._engines = [
@@ -53,7 +62,11 @@ class Simulation:
             for _ in range(layout.engines)
         ]
         self._schedule = Schedule(
-            terms.prompts_per_step, terms.max_staleness, max_groups=terms.max_groups, max_extra=terms.max_extra
+            terms.prompts_per_step,
+            terms.max_staleness,
+            max_groups=terms.max_groups,
+            max_extra=terms.max_extra,
+            last_version=last_version,
         )
         self._verifiers = [0.0] * (costs.verifier_workers or terms.verifier_workers)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -111,7 +124,7 @@ class Simulation:
             self._schedule.admit(number, self._published)
             size = terms.group_size + terms.oversample
             rng = random.Random(self._seed << 32 | number)
-            work = self._work.group(rng, size, terms.max_tokens)
+            work = self._work.group(number, rng, size, terms.max_tokens)
             verdict_s = [self._costs.verifier.draw(rng) for _ in range(size)]
             engine = min(self._engines, key=lambda e: e.load)
             answers = [Answer(number, i, work.prompt_tokens, n) for i, n in enumerate(work.lengths)]

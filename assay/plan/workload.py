@@ -35,8 +35,8 @@ class DrawnWork(Section):
     signal_share: float = Field(default=1.0, ge=0, le=1)
     """Share of the groups that have signal."""
 
-    def group(self, rng: random.Random, size: int, cap: int) -> GroupWork:
-        """The next group of ``size`` answers of at most ``cap`` tokens."""
+    def group(self, number: int, rng: random.Random, size: int, cap: int) -> GroupWork:
+        """Group ``number``, of ``size`` answers of at most ``cap`` tokens."""
         prompt = max(1, round(self.prompt_tokens.draw(rng)))
         lengths = tuple(min(cap, max(1, round(self.lengths.draw(rng)))) for _ in range(size))
         return GroupWork(prompt, lengths, rng.random() < self.signal_share)
@@ -60,10 +60,12 @@ class SeenWork(Section):
     """How groups come to be."""
     groups: list[SeenGroup] = Field(min_length=1)
     """What was seen."""
+    in_order: bool = False
+    """As they were seen, over and over, rather than drawn: the same run under other circumstances."""
 
-    def group(self, rng: random.Random, size: int, cap: int) -> GroupWork:
-        """One of the groups; of another ``size`` than it was, answers drawn from it with replacement."""
-        seen = rng.choice(self.groups)
+    def group(self, number: int, rng: random.Random, size: int, cap: int) -> GroupWork:
+        """Group ``number``; of another ``size`` than it was, answers drawn from it with replacement."""
+        seen = self.groups[number % len(self.groups)] if self.in_order else rng.choice(self.groups)
         lengths = seen.lengths if len(seen.lengths) == size else rng.choices(seen.lengths, k=size)
         return GroupWork(seen.prompt_tokens, tuple(min(cap, max(1, n)) for n in lengths), seen.signal)
 

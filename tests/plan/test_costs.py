@@ -80,13 +80,15 @@ def test_logged_groups_stay_together_and_are_cut_at_the_cap():
         groups=[SeenGroup(prompt_tokens=5, lengths=[2, 3], signal=False), SeenGroup(prompt_tokens=6, lengths=[80, 90])]
     )
     rng = random.Random(0)
-    drawn = {work.group(rng, 2, 85) for _ in range(50)}
+    drawn = {work.group(0, rng, 2, 85) for _ in range(50)}
     assert {(g.prompt_tokens, g.lengths, g.signal) for g in drawn} == {(5, (2, 3), False), (6, (80, 85), True)}
-    larger = work.group(rng, 4, 85).lengths
+    larger = work.group(0, rng, 4, 85).lengths
     assert len(larger) == 4
     assert set(larger) <= {2, 3} or set(larger) <= {80, 85}
+    replayed = work.model_copy(update={"in_order": True})
+    assert [replayed.group(n, rng, 2, 85).prompt_tokens for n in range(5)] == [5, 6, 5, 6, 5]
     drawn_work = DrawnWork(lengths=Exponential(mean=50), prompt_tokens=Constant(value=9), signal_share=0.25)
-    groups = [drawn_work.group(rng, 2, 60) for _ in range(2000)]
+    groups = [drawn_work.group(0, rng, 2, 60) for _ in range(2000)]
     assert fmean(g.signal for g in groups) == pytest.approx(0.25, abs=0.04)
     assert max(n for g in groups for n in g.lengths) == 60
 
