@@ -19,6 +19,7 @@ from assay.plan.costs import Costs, DecodeCost, PrefillCost, UpdateCost
 from assay.plan.distribution import Constant
 from assay.plan.engine_model import Answer, EngineModel
 from assay.plan.least_squares import nonnegative
+from assay.plan.presets import DOUBLING
 from assay.plan.terms import Terms, terms_of
 from assay.plan.workload import SeenGroup, SeenWork
 from assay.recipe.derived import native_process
@@ -31,8 +32,6 @@ from assay.view.run_record import RunRecord, open_run
 
 PROBE_TOKENS = Weights.tokens
 """Of the probe after a publish: the engine is idle then in a synchronous run, and busy in another."""
-WORK_NOTES = frozenset({"lengths", "groups with signal"})
-"""The notes that speak of the workload, not of costs."""
 
 
 @dataclass(frozen=True)
@@ -48,30 +47,49 @@ class Effort:
 
 
 def calibrate(folder: Path) -> Basis:
-    """Read a run folder. Raises UserError where it holds too little."""
+    """Costs and workload of a run folder. Raises UserError where it holds too little."""
     record = open_run(folder)
-    recipe = load_recipe(dict(record.recipe), check=False).recipe
-    groups = logged_groups(folder, recipe)
-    timed = _timed(record, groups)
+    recipe = _recipe_of(record)
     if recipe.regime.max_staleness != 0:
-        raise UserError(f"{folder}: an asynchronous run; measure costs in one with regime.max_staleness=0")
-    terms = terms_of(recipe)
+        raise UserError(
+            f"{folder}: an asynchronous run, whose phases overlap: take costs from one with regime.max_staleness=0 "
+            "(--measure 5 makes one), or say --device to use this one's lengths alone"
+        )
+    groups = logged_groups(folder, recipe)
+    timed, terms = _timed(record, groups), terms_of(recipe)
+    costs = _costs(timed, groups, terms)
+    work = SeenWork(groups=[g for step in groups.values() for g in step])
+    where = f"{len(timed)} step{'s' * (len(timed) != 1)} of {record.name}"
+    notes = (*_work_notes(work, record.name), *_cost_notes(costs, where, recipe))
+    return Basis(costs, work, notes, threads=threads_measured(recipe))
+
+
+def seen(folder: Path) -> tuple[SeenWork, list[Note]]:
+    """The workload alone, of any run. Raises UserError for one without a rollout log."""
+    record = open_run(folder)
+    groups = logged_groups(folder, _recipe_of(record))
+    work = SeenWork(groups=[g for step in groups.values() for g in step])
+    return work, _work_notes(work, record.name)
+
+
+def _recipe_of(record: RunRecord) -> Recipe:
+    return load_recipe(dict(record.recipe), check=False).recipe
+
+
+def _costs(timed: Sequence[Mapping[str, float]], groups: Mapping[int, Sequence[SeenGroup]], terms: Terms) -> Costs:
     decode, prefill = _engine(timed, groups, terms)
-    update = _update(timed, terms)
     prompt = round(fmean(g.prompt_tokens for step in groups.values() for g in step))
     probe_s = prefill.seconds(prompt) + decode.seconds(1, PROBE_TOKENS - 1, prompt)
-    costs = Costs(
+    return Costs(
         prefill=prefill,
         decode=decode,
-        update=update,
+        update=_update(timed, terms),
         publish_s=max(0.0, median(row["time/publish"] for row in timed) - probe_s),
         probe_tokens=PROBE_TOKENS,
         probe_prompt_tokens=prompt,
         overhead_s=median(_rest(row) for row in timed),
         verifier=Constant(value=median(row.get("time/score", 0.0) for row in timed)),
     )
-    work = SeenWork(groups=[g for step in groups.values() for g in step])
-    return Basis(costs, work, tuple(_notes(record, costs, work, len(timed))), threads=threads_measured(recipe))
 
 
 def logged_groups(folder: Path, recipe: Recipe) -> dict[int, list[SeenGroup]]:
@@ -144,7 +162,7 @@ def _update(timed: Sequence[Mapping[str, float]], terms: Terms) -> UpdateCost:
     weight = terms.epochs + terms.scored_passes / 3
     features = [[1.0, row["update/tokens_forwarded"] * weight] for row in timed]
     fixed, each = nonnegative(features, [row["time/update"] for row in timed])
-    return UpdateCost(fixed_s=fixed, per_token_s=each, scored_token_s=each / 3)
+    return UpdateCost(fixed_s=fixed, per_token_s=each, scored_token_s=each / 3, scaling=DOUBLING)
 
 
 def _rest(row: Mapping[str, float]) -> float:
@@ -175,22 +193,23 @@ def all_threads(count: int | None = None) -> Threads:
     return Threads(trainer=many, replica=many)
 
 
-def _notes(record: RunRecord, costs: Costs, work: SeenWork, steps: int) -> list[Note]:
+def _work_notes(work: SeenWork, where: str) -> list[Note]:
     lengths = sorted(n for g in work.groups for n in g.lengths)
     p95 = lengths[min(len(lengths) - 1, int(0.95 * len(lengths)))]
-    where = f"{steps} step{'s' * (steps != 1)} of {record.name}"
-    points = ", ".join(f"{1000 * s:.3g} ms for {r}" for r, s in sorted(costs.decode.steps.items()))
     signal = fmean(g.signal for g in work.groups)
     return [
         Note("lengths", f"{len(lengths):,} answers, mean {fmean(lengths):,.0f}, p95 {p95:,} tokens", "measured", where),
         Note("groups with signal", f"{signal:.0%}", "measured", where),
+    ]
+
+
+def _cost_notes(costs: Costs, where: str, recipe: Recipe) -> list[Note]:
+    points = ", ".join(f"{1000 * s:.3g} ms for {r}" for r, s in sorted(costs.decode.steps.items()))
+    update = f"{costs.update.fixed_s:.2g} s and {1e3 * costs.update.per_token_s:.3g} ms a token"
+    more = f"of {recipe.model.path}; more GPUs: {DOUBLING:.0%} of each doubling, a guess"
+    return [
         Note("a decoding step", f"{points} rows", "measured", "fitted to the seconds of generation"),
-        Note(
-            "update",
-            f"{costs.update.fixed_s:.2g} s and {1e3 * costs.update.per_token_s:.3g} ms a token",
-            "measured",
-            "fitted to the seconds of updates",
-        ),
+        Note("update", update, "measured", more),
         Note("publish", f"{costs.publish_s:.2g} s, then {PROBE_TOKENS} tokens of a probe", "measured", where),
         Note("a verdict", f"{1000 * costs.verifier.mean:.2g} ms", "measured", "the wait for a step's last verdicts"),
         Note("beside the phases", f"{costs.overhead_s:.2g} s a step", "measured", where),

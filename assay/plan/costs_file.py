@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ from pydantic import Field, ValidationError
 from assay.errors import UserError, nearest
 from assay.plan.basis import Basis, Note
 from assay.plan.costs import Costs
-from assay.plan.workload import DrawnWork, SeenWork
+from assay.plan.workload import DrawnWork, SeenWork, Workload
 from assay.recipe.complaints import shown
 from assay.recipe.keys import join
 from assay.recipe.layer import Layer, read_file
@@ -40,16 +41,11 @@ def read_costs(path: Path) -> CostsFile:
         raise UserError("\n".join(_sentence(layer, fault) for fault in error.errors(include_url=False))) from None
 
 
-def given(file: CostsFile, path: Path) -> list[Note]:
-    """What a plan says of figures that stand in a file."""
-    return [Note("costs" if file.work is None else "costs and lengths", "as written", "given", str(path))]
-
-
-def with_work(file: CostsFile, path: Path, fallback: Basis) -> Basis:
-    """The file's costs, with the workload of another basis where it has none of its own."""
+def with_work(file: CostsFile, path: Path, work: Workload, notes: Sequence[Note]) -> Basis:
+    """The file's costs, with another workload where it has none of its own."""
     if file.work is not None:
-        return Basis(file.costs, file.work, tuple(given(file, path)))
-    return Basis(file.costs, fallback.work, (*given(file, path), *fallback.notes))
+        return Basis(file.costs, file.work, (Note("costs and lengths", "as written", "given", str(path)),))
+    return Basis(file.costs, work, (Note("costs", "as written", "given", str(path)), *notes))
 
 
 def _sentence(layer: Layer, fault: Any) -> str:

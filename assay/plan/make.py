@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from assay.errors import UserError
-from assay.plan.basis import Basis
-from assay.plan.calibrate import WORK_NOTES, all_threads, calibrate
+from assay.plan.basis import Basis, Note
+from assay.plan.calibrate import all_threads, calibrate, seen
 from assay.plan.costs_file import read_costs, with_work
 from assay.plan.devices import device
 from assay.plan.measure import measure
 from assay.plan.presets import device_costs, preset_work
 from assay.plan.search import Plan, search
-from assay.plan.shape import ModelShape, shape_of, shape_of_size
+from assay.plan.shape import shape_of, shape_of_size
 from assay.plan.terms import terms_of
+from assay.plan.workload import Workload
 from assay.recipe.schema import Recipe
 from assay.track.console import Console
 
@@ -55,32 +56,43 @@ def make_plan(
 
 def basis(recipe: Recipe, gpus: int, known: Known, console: Console | None = None) -> Basis:
     """Costs and workload: of the file, else of the device, else of the run, else guesses for a common device."""
+    _refuse_contradictions(known)
+    if known.costs:
+        file = read_costs(known.costs)
+        return with_work(file, known.costs, *_work(recipe, known, console))
+    if known.device or known.parameters or not (known.run or known.measured_steps):
+        return _of_device(recipe, gpus, known, console)
+    found = calibrate(known.run) if known.run else measure(recipe, known.measured_steps or 1, console)
+    if found.threads and gpus:
+        raise UserError(f"--gpus {gpus}: the costs are a processor's; add --device to take its lengths alone")
+    if not found.threads and not gpus:
+        raise UserError("the costs are an accelerator's: say how many with --gpus")
+    return found
+
+
+def _refuse_contradictions(known: Known) -> None:
     if known.run and known.measured_steps:
         raise UserError("--from and --measure both say what was measured: give one of them")
     if known.costs and (known.device or known.parameters):
         raise UserError("--costs says what everything costs; --device and --parameters are for plans without it")
-    run = calibrate(known.run) if known.run else None
-    if known.measured_steps:
-        run = measure(recipe, known.measured_steps, console)
-    if known.costs:
-        work, notes = preset_work(recipe)
-        file = read_costs(known.costs)
-        guessed = Basis(file.costs, work, tuple(notes))
-        return with_work(file, known.costs, _work_only(run) if run else guessed)
-    if run and not (known.device or known.parameters):
-        return run
+
+
+def _of_device(recipe: Recipe, gpus: int, known: Known, console: Console | None) -> Basis:
     name = known.device or ("h100" if gpus else "cpu")
-    costs, priced = device_costs(recipe, _shape(recipe, known), device(name))
-    work, notes = (run.work, list(_work_only(run).notes)) if run else preset_work(recipe)
-    return Basis(costs, work, (*priced, *notes), threads=all_threads() if name == "cpu" else None)
+    if (name == "cpu") != (gpus == 0):
+        raise UserError(f"--device {name} with --gpus {gpus}: " + ("say how many" if gpus == 0 else "leave out --gpus"))
+    parameters, lora = known.parameters, recipe.model.lora
+    shape = shape_of_size(parameters, lora.rank if lora else None) if parameters else shape_of(recipe.model)
+    costs, priced = device_costs(recipe, shape, device(name))
+    work, notes = _work(recipe, known, console)
+    return Basis(costs, work, (*priced, *notes), threads=None if gpus else all_threads())
 
 
-def _work_only(run: Basis) -> Basis:
-    """A run's lengths, without what it says of costs."""
-    return replace(run, notes=tuple(n for n in run.notes if n.what in WORK_NOTES))
-
-
-def _shape(recipe: Recipe, known: Known) -> ModelShape:
-    if known.parameters:
-        return shape_of_size(known.parameters, recipe.model.lora.rank if recipe.model.lora else None)
-    return shape_of(recipe.model)
+def _work(recipe: Recipe, known: Known, console: Console | None) -> tuple[Workload, list[Note]]:
+    """Lengths: as a run has them, else a guess."""
+    if known.run:
+        return seen(known.run)
+    if known.measured_steps:
+        found = measure(recipe, known.measured_steps, console)
+        return found.work, [n for n in found.notes if n.what in ("lengths", "groups with signal")]
+    return preset_work(recipe)

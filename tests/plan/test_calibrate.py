@@ -11,6 +11,7 @@ from tiny import save_tiny, tiny_tokenizer
 from assay.errors import UserError
 from assay.plan.calibrate import calibrate, effort, logged_groups
 from assay.plan.layout import Layout
+from assay.plan.make import Known, basis
 from assay.plan.measure import measure
 from assay.plan.simulation import simulate
 from assay.plan.terms import terms_of
@@ -118,6 +119,18 @@ def test_a_run_that_says_too_little_is_refused(place, tmp_path, spoil, complaint
     spoil(tmp_path / "run")
     with pytest.raises(UserError, match=complaint):
         calibrate(tmp_path / "run")
+
+
+def test_lengths_can_be_had_from_any_run_and_costs_of_a_processor_are_not_a_gpus(place, tmp_path):
+    recipe = Recipe.from_file(place / "run" / "recipe.yaml")
+    with pytest.raises(UserError, match="--gpus 4: the costs are a processor's"):
+        basis(recipe, 4, Known(run=place / "run"))
+    shutil.copytree(place / "run", tmp_path / "run")
+    edit(tmp_path / "run", regime={"max_staleness": 1})
+    found = basis(recipe, 4, Known(run=tmp_path / "run", device="h100", parameters=1e9))
+    assert found.work == calibrate(place / "run").work
+    assert {n.what: n.origin for n in found.notes}["lengths"] == "measured"
+    assert found.threads is None
 
 
 def edit(run, **sections):

@@ -163,6 +163,8 @@ def test_a_bare_size_and_a_device_are_enough(files):
         (["--gpus", "1", "--parameters", "70e9"], "needs 20 GPUs to train"),
         (["--costs", "costs.yaml", "--device", "h100"], "--costs says what everything costs"),
         (["--from", "none", "--measure", "3"], "no run 'none'"),
+        (["--device", "h100"], "--device h100 with --gpus 0: say how many"),
+        (["--device", "cpu", "--gpus", "2"], "--device cpu with --gpus 2: leave out --gpus"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_in_a_line(files, words, complaint, monkeypatch):
