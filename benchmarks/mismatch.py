@@ -7,8 +7,8 @@ python benchmarks/mismatch.py --page                                  # docs/mis
 
 Each sampler answers 8 open questions twice with up to 256 tokens, and 12 sums 8 times with up to 24. The trainer
 scores the same tokens, once in float32 and once in bfloat16 over float32 masters. On the sums, whose answers are
-judged, the gradient of one update is taken twice: with the trainer's own log-probs as anchor (`recompute`), and with the
-sampler's (`rollout`).
+judged, the gradient of one update is taken twice: with the trainer's own log-probs as anchor (`recompute`), and with
+the sampler's (`rollout`).
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def begin(place: Path, seed: int) -> None:
         batch = torch.stack([ids[w] for w in rng.choices(given, k=64)])
         logs = torch.log_softmax(model(batch).logits[:, LENGTH:-1], -1)
         found = logs.gather(-1, batch[:, LENGTH + 1 :, None]).squeeze(-1)
-        if float(found.sum(1).exp().mean()) > START:
+        if float(found.detach().sum(1).exp().mean()) > START:
             break
         optimizer.zero_grad()
         (-found.mean()).backward()
