@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,14 @@ NAMES = ("harness", "mismatch", "mismatch_page", "staleness", "staleness_page")
 
 
 @pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The studies as modules, with results and pages in a folder of the test's own."""
     monkeypatch.syspath_prepend(str(FOLDER))
     modules = {name: importlib.import_module(name) for name in NAMES}
     monkeypatch.setattr(modules["harness"], "RESULTS", tmp_path / "results")
     for name in ("mismatch_page", "staleness_page"):
         monkeypatch.setattr(modules[name], "PAGE", tmp_path / f"{name}.md")
-    yield modules
+    return modules
 
 
 def say(module: Any, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
