@@ -177,3 +177,15 @@ def test_tied_and_untied_heads_both_get_their_gradient():
         wanted = plain_gradient(tiny_model("llama", tie_word_embeddings=tied), groups, make_recipe())
         assert len(gradient) == len(flat(list(model.parameters())))
         assert relative(gradient, wanted) < 1e-5
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_distributions_hold_the_logprobs_of_every_token(family):
+    """At a temperature, and with capped logits (Gemma 2): each row sums to 1 and has the token's log-prob in its place."""
+    groups = make_groups()
+    batch = batch_of(groups)
+    policy = make_policy(make_recipe(rollout__temperature=0.7, update__tokens_per_microbatch=60), tiny_model(family))
+    found = policy.distributions(groups)
+    torch.testing.assert_close(found.exp().sum(-1), torch.ones(batch.n_tokens))
+    given = found.gather(1, torch.cat(list(batch.responses))[:, None]).squeeze(1)
+    torch.testing.assert_close(given, policy.score(batch), rtol=1e-5, atol=1e-5)
