@@ -12,7 +12,7 @@ EXTRAS := code,demo,tensorboard,judge,serve,llama,dev
 help:
 	@echo "make demo    train a 135-million-parameter model to do arithmetic, here, in minutes"
 	@echo "make test    run the tests"
-	@echo "make soak    5,000 verdicts with bombs among them, while workers are killed"
+	@echo "make soak    5,000 verdicts with bombs among them, while workers are killed; 10,000 simulated schedules"
 	@echo "make lint    ruff and pyright"
 	@echo "make bench   the benchmarks"
 	@echo "make docs    write the generated pages of docs/ anew"
@@ -47,6 +47,7 @@ test: $(STAMP) $(VLLM)
 
 soak: $(STAMP)
 	@ASSAY_SOAK=5000 $(BIN)/python -m pytest tests/reward/test_soak.py
+	@ASSAY_SCHEDULES=10000 $(BIN)/python -m pytest tests/loop/test_streaming.py
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from assay.data.prompts import PromptSet
 from assay.errors import UserError
@@ -16,20 +16,25 @@ from assay.records import Prompt, Rollout, Segment, Verdict
 
 FILE = "in-flight.json"
 
+Stage = Literal["running", "ready", "unused"]
+"""In the making; complete and waiting for its batch; complete and set aside, to be reported by the next step."""
+
 
 @dataclass(frozen=True)
 class Unfinished:
     """A group that is started and not trained on."""
 
     making: Making
-    place: Place
-    ready: bool
-    """Complete, and waiting for its batch."""
+    place: Place | None
+    """In the schedule; a group set aside for want of signal has none."""
+    stage: Stage
+    fresh: bool = False
+    """Completed since the last step: no step has reported it yet."""
 
 
 @dataclass(frozen=True)
 class InFlight:
-    """What is started and not trained on: the running in the order of admission, the ready in that of completion."""
+    """What is started and not reported: the running in the order of admission, the others in that of completion."""
 
     groups: tuple[Unfinished, ...] = ()
     extra: int = 0
@@ -56,7 +61,12 @@ def read_in_flight(folder: Path, prompts: PromptSet) -> InFlight:
             "resume with the data that the run began with"
         )
     groups = [
-        Unfinished(_making(s["making"], by_id[s["making"]["prompt"]]), Place(**s["place"]), s["ready"])
+        Unfinished(
+            _making(s["making"], by_id[s["making"]["prompt"]]),
+            None if s["place"] is None else Place(**s["place"]),
+            s["stage"],
+            s["fresh"],
+        )
         for s in values["groups"]
     ]
     return InFlight(tuple(groups), values["extra"])
@@ -83,8 +93,9 @@ def with_partials(making: Making, partials: Mapping[int, Rollout]) -> Making:
 def _saved(unfinished: Unfinished) -> dict[str, Any]:
     m = unfinished.making
     return {
-        "ready": unfinished.ready,
-        "place": asdict(unfinished.place),
+        "stage": unfinished.stage,
+        "fresh": unfinished.fresh,
+        "place": None if unfinished.place is None else asdict(unfinished.place),
         "making": {
             "admission": m.admission,
             "prompt": m.prompt.id,

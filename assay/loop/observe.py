@@ -30,6 +30,8 @@ def harvest_metrics(harvest: Harvest) -> dict[str, float]:
         | _reward_metrics([v for _, v in pairs], [v for g in harvest.replaced for v in g.verdicts])
         | _rollout_metrics(harvest.generated, pairs)
         | {"rollout/retried": harvest.retried}
+        | _cancelled_metrics(harvest, [len(r) for r, _ in pairs])
+        | (_staleness_metrics(harvest) if harvest.ahead else {})
         | _kv_metrics(harvest.sampling)
     )
 
@@ -91,10 +93,36 @@ def _rollout_metrics(groups: Sequence[Group], pairs: Sequence[tuple[Rollout, Ver
         "rollout/answers_mean": fmean(count_numbers(r.text) for r, _ in pairs),
         "rollout/duplicate_share": _duplicates(groups),
     }
+    forced = [any(s.kind == "forced" for s in r.segments) for r, _ in pairs]
+    if any(forced):
+        found["rollout/forced_share"] = share(forced)
     for name, side in (("correct", True), ("wrong", False)):
         of_side = [len(r) for r, v in pairs if v.valid and is_right(v) == side]
         if of_side:
             found[f"rollout/tokens_mean_{name}"] = fmean(of_side)
+    return found
+
+
+def _cancelled_metrics(harvest: Harvest, kept: Sequence[int]) -> dict[str, float]:
+    """What oversampling cut off, and by how much that shortens what is trained on: at least, since a rollout that was
+    cut off would have grown."""
+    if not harvest.cancelled or not kept:
+        return {}
+    every = [*kept, *(len(r) for r in harvest.cancelled)]
+    return {
+        "rollout/cancelled_share": len(harvest.cancelled) / len(every),
+        "rollout/cancelled_tokens": sum(len(r) for r in harvest.cancelled),
+        "rollout/length_bias": fmean(kept) - fmean(every),
+    }
+
+
+def _staleness_metrics(harvest: Harvest) -> dict[str, float]:
+    """Ages of the rollouts that are trained on, by their oldest token, and what is in the making beside them."""
+    versions = [r.oldest_version for g in harvest.groups for r in g.rollouts]
+    ages = [harvest.version - v for v in versions if v is not None]
+    found: dict[str, float] = {"staleness/running": harvest.running, "staleness/waiting": harvest.waiting}
+    if ages:
+        found |= {"staleness/mean": fmean(ages), "staleness/max": max(ages)}
     return found
 
 

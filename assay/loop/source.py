@@ -57,6 +57,8 @@ class Harvest:
     """Were its answers sampled, or given to be imitated? The name under which their tokens are counted."""
     version: int = 0
     """The policy's version that is trained on them: batches consumed before this one."""
+    ahead: bool = False
+    """May generation run ahead of training, so that rollouts have an age?"""
     running: int = 0
     """Groups in the making when the step began to train."""
     waiting: int = 0
@@ -190,19 +192,25 @@ class GroupSource:
         """Go on after ``version`` batches; what was running is started again at the next `next_groups`."""
         self.schedule.version, self.schedule.extra = version, in_flight.extra
         for unfinished in in_flight.groups:
-            admission = unfinished.place.admission
-            self._makings[admission] = unfinished.making
-            (self.schedule.ready if unfinished.ready else self.schedule.running)[admission] = unfinished.place
-            if unfinished.ready:
-                self._groups[admission] = unfinished.making.group()
-        self._begin([u.making for u in in_flight.groups if not u.ready])
+            making, place = unfinished.making, unfinished.place
+            if place is not None:
+                self._makings[making.admission] = making
+                queue = self.schedule.running if unfinished.stage == "running" else self.schedule.ready
+                queue[making.admission] = place
+            blank = place is None or place.blank
+            if unfinished.stage == "ready" and not blank:
+                self._groups[making.admission] = making.group()
+            if unfinished.fresh:
+                self._seen.append(making)
+                self._unused += [making.group()] if blank else []
+        self._begin([u.making for u in in_flight.groups if u.stage == "running"])
 
     async def drained(self) -> None:
         """Wait until no answer is being made; none is begun before the next call of `next_groups`."""
         self._held = True
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
-        self._raise()
+        while making := {t for t in self._tasks if not t.done()}:
+            await asyncio.wait(making, return_when=asyncio.FIRST_EXCEPTION)
+            self._raise()
 
     async def discard(self) -> int:
         """Give up every group that is not trained on, as after a rollback; returns how many those were."""
@@ -295,6 +303,7 @@ class GroupSource:
             cancelled=tuple(r for m in seen for r in m.cancelled),
             sampling=self._stats.since(before),
             version=self.schedule.version - 1,
+            ahead=self.schedule.max_staleness != 0,
             running=len(self.schedule.running),
             waiting=len(self.schedule.ready),
         )
@@ -334,12 +343,14 @@ class GroupSource:
         self.progress(self._heard, self._heard + sum(len(m.missing) for m in running))
 
     def _unfinished(self, partials: dict[int, dict[int, Rollout]]) -> InFlight:
-        def saved(admission: int, ready: bool) -> Unfinished:
-            place = (self.schedule.ready if ready else self.schedule.running)[admission]
-            return Unfinished(with_partials(self._makings[admission], partials.get(admission, {})), place, ready)
-
-        running = [saved(a, False) for a in sorted(self.schedule.running)]
-        return InFlight((*running, *(saved(a, True) for a in self.schedule.ready)), self.schedule.extra)
+        fresh, makings = {m.admission for m in self._seen}, self._makings
+        running = [
+            Unfinished(with_partials(makings[a], partials.get(a, {})), place, "running")
+            for a, place in sorted(self.schedule.running.items())
+        ]
+        ready = [Unfinished(makings[a], place, "ready", a in fresh) for a, place in self.schedule.ready.items()]
+        unused = [Unfinished(m, None, "unused", True) for m in self._seen if m.admission not in makings]
+        return InFlight((*running, *ready, *unused), self.schedule.extra)
 
 
 def refuse_broken_verifiers(groups: Sequence[Group], max_invalid: float) -> None:

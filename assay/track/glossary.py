@@ -21,6 +21,8 @@ AREAS: Mapping[str, str] = MappingProxyType(
         "verdict": "How many rollouts of the step had each outcome.",
         "group": "What the step's groups were made of. Only a mixed group has something to learn from.",
         "rollout": "The completions themselves.",
+        "staleness": "How old the rollouts are that are trained on, where generation runs ahead "
+        "(`regime.max_staleness` above 0).",
         "update": "The optimizer step and the mathematics behind it.",
         "sft": "Supervised warm-up on given completions (`assay sft`).",
         "mismatch": "How far the sampler is from the trainer on the tokens that it sampled: precision, kernels and, "
@@ -141,6 +143,24 @@ GLOSSARY: tuple[Metric, ...] = (
         note="It rises as the policy grows sure; near 1 there is nothing left to compare.",
     ),
     Metric("rollout/retried", "count", "Rollouts sampled anew because their verdict was the verifier's fault."),
+    Metric(
+        "rollout/forced_share",
+        "share",
+        "Share of completions whose thinking span was closed by force (`rollout.thinking`).",
+    ),
+    Metric("rollout/cancelled_share", "share", "Share of rollouts cut off once enough of their group were there."),
+    Metric("rollout/cancelled_tokens", "tokens", "Tokens that were sampled of them in vain."),
+    Metric(
+        "rollout/length_bias",
+        "tokens",
+        "Mean length of what is kept less that of everything started, cut-off rollouts at the length they had.",
+        note="Below 0: oversampling favours short answers, by at least this much.",
+    ),
+    # staleness
+    Metric("staleness/mean", "versions", "Mean age of a rollout when it is trained on, by its oldest token."),
+    Metric("staleness/max", "versions", "Largest such age: never above regime.max_staleness."),
+    Metric("staleness/running", "count", "Groups in the making when the step began to train."),
+    Metric("staleness/waiting", "count", "Complete groups left for later steps."),
     # update
     Metric(
         "update/loss",

@@ -104,6 +104,11 @@ CASES = [
         for setting in ("eval.samples=4", "eval.samples=0", "eval.temperature=0.5", "eval.limit=9")
     ),
     ("track.project=mine", "track.trackers = [] names nobody to tell it", ["track.trackers=[wandb]"]),
+    *(
+        (setting, "regime.max_staleness = 0 has no answers in flight at new weights", ["regime.max_staleness=1"])
+        for setting in ("regime.in_flight=false", "regime.kv=keep")
+    ),
+    ("regime.max_groups=20", "regime.max_staleness = 0 admits one batch of groups anyway", ["regime.max_staleness=1"]),
     ("update.min_ratio=0.1", "update.schedule = constant does not fall", ["update.schedule=cosine"]),
 ]
 

@@ -239,6 +239,22 @@ CASES = [
         ["data.max_prompt_tokens=744"],
     ),
     (
+        ["regime.max_staleness=1", "regime.max_groups=15"],
+        "regime.max_groups 15 groups can never fill a batch of rollout.prompts_per_step = 16: use more",
+        ["regime.max_groups=16"],
+    ),
+    (
+        ["rollout.oversample=2", "run.deterministic=true"],
+        "rollout.oversample cancels by the clock which rollouts are slowest, and run.deterministic goes by indices "
+        "alone: use 0",
+        ["rollout.oversample=0"],
+    ),
+    (
+        ["rollout.thinking.budget=256"],
+        "rollout.thinking.budget 256 leaves no answer within rollout.max_tokens = 256: use less",
+        ["rollout.thinking.budget=200"],
+    ),
+    (
         ["data.train=[]"],
         "data.train is empty: name prompts to train on",
         ["data.eval=[b]"],
