@@ -44,7 +44,7 @@ def vllm_engine(recipe: Recipe, model: Any, tokenizer: Any, folder: Path | None)
     """vLLM in the trainer's process tree (see :mod:`assay.rollout.vllm`)."""
     from assay.rollout.vllm.factory import embedded_engine
 
-    return embedded_engine(recipe, model, tokenizer)
+    return embedded_engine(recipe, model, tokenizer, folder)
 
 
 @engines.register("vllm_server")

@@ -46,6 +46,7 @@ def test_a_run_beside_the_trainer_with_adapters(place):
     )
     assert outcome.finished
     assert all(step["sync/probe_gap"] < 1e-3 for step in metrics_of(outcome))
+    assert "INFO" in (outcome.folder / "vllm.log").read_text()  # there, and not among what the run shows
 
 
 def test_a_sync_that_does_nothing_stops_the_run_at_that_step(place, vllm_served, monkeypatch):

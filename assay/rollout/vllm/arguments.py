@@ -144,6 +144,20 @@ def write_config(model: Any, folder: Path) -> Path:
     return folder
 
 
+def logging_into(log: Path, folder: Path) -> dict[str, str]:
+    """Variables that have vLLM write its log into a file, not among what the run shows."""
+    settings = {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"plain": {"format": "%(asctime)s %(processName)s %(levelname)s %(message)s"}},
+        "handlers": {"file": {"class": "logging.FileHandler", "filename": str(log), "formatter": "plain"}},
+        "loggers": {"vllm": {"handlers": ["file"], "level": "INFO", "propagate": False}},
+    }
+    path = folder / "logging.json"
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    return {"VLLM_LOGGING_CONFIG_PATH": str(path)}
+
+
 def first_line(error: object) -> str:
     """The first line of a message that says something, cut to a length that can be read.
 
@@ -153,6 +167,13 @@ def first_line(error: object) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "validation error" not in line] or lines or [type(error).__name__]
     return telling[0][:300]
+
+
+def last_error(log: Path) -> str:
+    """The last line of a log that names an error, and where the log is."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    telling = [line.strip() for line in text.splitlines() if "Error" in line]
+    return f"({telling[-1][-300:] + '; ' if telling else ''}log: {log})"
 
 
 def _memory() -> int:

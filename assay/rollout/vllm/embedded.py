@@ -5,27 +5,29 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 from assay.errors import AssayError, MissingExtra, UserError
-from assay.rollout.vllm.arguments import as_flags, first_line
+from assay.rollout.vllm.arguments import as_flags, first_line, last_error
 from assay.rollout.vllm.port import Ask, Piece, PortError, Refused
 
 
 class EmbeddedPort:
     """A `Port` to an ``AsyncLLM`` that the first `ready` starts."""
 
-    def __init__(self, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-        """``environment``: variables that hold while vLLM starts, and for its processes."""
+    def __init__(self, arguments: Mapping[str, Any], environment: Mapping[str, str], log: Path) -> None:
+        """``environment``: variables for vLLM and its processes, which write into ``log``."""
         self._arguments = dict(arguments)
         self._environment = dict(environment)
+        self._log = log
         self._llm: Any = None
 
     async def ready(self) -> None:
         """Start the engine, which takes tens of seconds and holds the event loop."""
         if self._llm is None:
             with _surroundings(self._environment):
-                self._llm = _started(self._arguments)
+                self._llm = _started(self._arguments, self._log)
 
     async def alive(self) -> bool:
         """Is the core there?"""
@@ -105,7 +107,7 @@ class EmbeddedPort:
             self._llm = None
 
 
-def _started(arguments: Mapping[str, Any]) -> Any:
+def _started(arguments: Mapping[str, Any], log: Path) -> Any:
     """The engine. Raises MissingExtra, UserError for arguments that vLLM refuses, AssayError when it does not start."""
     try:
         from vllm.engine.arg_utils import AsyncEngineArgs  # pyright: ignore[reportMissingImports]
@@ -126,7 +128,7 @@ def _started(arguments: Mapping[str, Any]) -> Any:
     try:
         return AsyncLLM.from_vllm_config(config, disable_log_stats=True)
     except (RuntimeError, OSError, ValueError) as error:
-        raise AssayError(f"vLLM did not start: {first_line(error)} (its own log, above, says why)") from error
+        raise AssayError(f"vLLM did not start: {first_line(error)} {last_error(log)}") from error
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from assay.http import check_urls
 from assay.recipe.schema import Recipe
 from assay.rollout.engine import Engine
 from assay.rollout.fleet import Fleet, Replica
-from assay.rollout.vllm.arguments import as_flags, start_of, write_config
+from assay.rollout.vllm.arguments import as_flags, logging_into, start_of, write_config
 from assay.rollout.vllm.embedded import EmbeddedPort
 from assay.rollout.vllm.engine import VllmEngine
 from assay.rollout.vllm.launch import ServerProcess
@@ -31,14 +31,14 @@ SERVES = {"enable_scale_out": True, "disable_uvicorn_access_log": True}
 """Flags of vLLM's server alone: its token-in, token-out route, and no line in the log for each request."""
 
 
-def embedded_engine(recipe: Recipe, model: Any, tokenizer: Any) -> VllmEngine:
+def embedded_engine(recipe: Recipe, model: Any, tokenizer: Any, logs: Path | None = None) -> VllmEngine:
     """vLLM in the trainer's process tree, taking turns with it where both share a device.
 
     Raises UserError for options and ways of the weights that cannot work; vLLM starts with the first publish.
     """
     if find_spec("vllm") is None:
         raise MissingExtra("rollout.engine: vllm", "vllm", "vllm")
-    shop = Workshop(recipe, model, tokenizer)
+    shop = Workshop(recipe, model, tokenizer, logs)
     kind = transfer_kind(recipe.sync.backend, shop.device, shares_device=True, width=shop.width)
     stack = ExitStack()
     folder, lifeline = _home(shop, stack)
@@ -46,11 +46,13 @@ def embedded_engine(recipe: Recipe, model: Any, tokenizer: Any) -> VllmEngine:
     if start.python is not None:
         raise UserError("rollout.options.python: vllm runs in this environment; vllm_server takes another's")
     cuda = shop.device.startswith("cuda")
-    port = EmbeddedPort(start.arguments, {**start.environment, **lifeline.environment})
-    where = (
+    log = (logs or folder) / "vllm.log"
+    environment = {**start.environment, **lifeline.environment, **logging_into(log, folder)}
+    port = EmbeddedPort(start.arguments, environment, log)
+    sleeps = "asleep while it updates" if cuda else "no sleep on a CPU"
         "asleep while the trainer updates" if cuda else "awake while the trainer updates, as a CPU build does not sleep"
     )
-    path = f"vLLM beside the trainer, {where}, weights by {kind}"
+    path = f"vLLM beside the trainer, weights by {kind} ({sleeps})"
     transfer, sleeper = shop.transfer(kind, port, shop.width), port if cuda else None
     return shop.engine(port, transfer, path, sleeper=sleeper, on_close=stack.close)
 
