@@ -50,8 +50,6 @@ def embedded_engine(recipe: Recipe, model: Any, tokenizer: Any, logs: Path | Non
     environment = {**start.environment, **lifeline.environment, **logging_into(log, folder)}
     port = EmbeddedPort(start.arguments, environment, log)
     sleeps = "asleep while it updates" if cuda else "no sleep on a CPU"
-        "asleep while the trainer updates" if cuda else "awake while the trainer updates, as a CPU build does not sleep"
-    )
     path = f"vLLM beside the trainer, weights by {kind} ({sleeps})"
     transfer, sleeper = shop.transfer(kind, port, shop.width), port if cuda else None
     return shop.engine(port, transfer, path, sleeper=sleeper, on_close=stack.close)
