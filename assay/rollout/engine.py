@@ -54,6 +54,8 @@ class Limits:
     """Most tokens of prompt and answer together; an answer that reaches it finishes as ``length``."""
     max_running: int
     """Answers generated at once."""
+    engines: int = 1
+    """Engines behind this one, each with weights of its own: an urgent request's rollouts are spread over them."""
 
 
 @dataclass(frozen=True)

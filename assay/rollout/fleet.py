@@ -1,10 +1,10 @@
 """Several engines behind one: requests are spread over them, and what a dying one leaves undone goes on elsewhere.
 
-A request goes whole to the replica with the fewest rollouts in flight. A replica *is lost* when a call of it raises
-AssayError, which is how an engine says that its process or server has died or fallen silent. It is then closed, and
-started anew where that is possible; its unfinished rollouts are asked for again, behind the tokens that are known of
-them, at most ``retries`` times each. Two errors are not a loss, because every other replica would raise them too:
-UserError and EngineFailed.
+A request goes whole to the replica with the fewest rollouts in flight; those of an urgent one, which probes, go to all
+replicas in turn. A replica *is lost* when a call of it raises AssayError, which is how an engine says that its process
+or server has died or fallen silent. It is then closed, and started anew where that is possible; its unfinished rollouts
+are asked for again, behind the tokens that are known of them, at most ``retries`` times each. Two errors are not a
+loss, because every other replica would raise them too: UserError and EngineFailed.
 
 Every rollout that was submitted is yielded exactly once: what a lost replica still says is not listened to.
 """
@@ -106,7 +106,8 @@ class Fleet:
         """The shortest context, and the slots of all."""
         limits = [m.engine.limits for m in self._members]
         contexts = [x.context for x in limits if x.context is not None]
-        return Limits(min(contexts, default=None), sum(x.max_running for x in limits))
+        engines = sum(m.engine.limits.engines for m in self._serving())
+        return Limits(min(contexts, default=None), sum(x.max_running for x in limits), max(1, engines))
 
     @property
     def stats(self) -> Stats:
@@ -126,7 +127,10 @@ class Fleet:
         self._check()
         flights = self._ledger.enter(request)
         try:
-            await self._send(request, flights)
+            if request.urgent and request.n > 1:
+                await self._probe(request, flights)
+            else:
+                await self._send(request, flights)
         except (AssayError, asyncio.CancelledError):
             self._ledger.strike(flights)
             raise
@@ -245,14 +249,30 @@ class Fleet:
         except AssayError as error:
             self._lose(member, error)
 
-    async def _send(self, request: Request, flights: list[Flight[Member]], avoid: Member | None = None) -> None:
-        """Submit to the replica with the least to do, if possible not to ``avoid``; they wait where none serves."""
+    async def _probe(self, request: Request, flights: list[Flight[Member]]) -> None:
+        """Spread the rollouts of one request over all replicas."""
+        for k, flight in enumerate(flights):
+            serving = self._serving()
+            one = replace(request, n=1, first_index=flight.index)
+            await self._send(one, [flight], to=serving[k % len(serving)] if serving else None)
+
+    async def _send(
+        self,
+        request: Request,
+        flights: list[Flight[Member]],
+        avoid: Member | None = None,
+        to: Member | None = None,
+    ) -> None:
+        """Submit ``to`` a replica, absent that with the least to do (if possible not ``avoid``).
+
+        They wait where none serves.
+        """
         serving = self._serving()
         if not serving:
             self._waiting.extend(flights)
             return
         loads = Counter(id(f.owner) for f in self._ledger.flights.values())
-        member = min(serving, key=lambda m: (m is avoid, loads[id(m)]))
+        member = to or min(serving, key=lambda m: (m is avoid, loads[id(m)]))
         for flight in flights:
             flight.owner = member
         await self._ask(member, member.engine.submit(request))

@@ -15,6 +15,7 @@ from assay.policy.model import add_lora
 from assay.records import Prompt
 from assay.rollout.dispatch import Dispatcher
 from assay.rollout.engine import Request
+from assay.rollout.fleet import Fleet, Replica
 from assay.rollout.native import NativeEngine
 from assay.rollout.sampling import Sampling
 from assay.sync.weights import Weights
@@ -136,5 +137,23 @@ def test_the_probe_compares_at_the_training_temperature():
         with pytest.raises(AssayError, match="the weights did not arrive"):
             await Weights(Dispatcher(engine), PROMPT, 1e-3, temperature=1.0).start(policy)
         await engine.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("deaf", [0, 1, 2])
+def test_one_engine_of_several_without_the_new_weights_is_found_out(deaf):
+    async def main() -> None:
+        policy = make()
+        kinds = [Deaf if k == deaf else NativeEngine for k in range(3)]
+        engines = [kind(policy.model, TOKENIZER, snapshot=True) for kind in kinds]
+        fleet = Fleet([Replica(f"replica {k}", engine) for k, engine in enumerate(engines)], retries=1)
+        weights = Weights(Dispatcher(fleet), PROMPT, 1e-3, temperature=0.8)
+        await weights.start(policy)
+        assert all(engine.stats.generated_tokens for engine in engines)
+        moved(policy)
+        with pytest.raises(AssayError, match="the weights did not arrive"):
+            await weights.publish(policy)
+        await fleet.close()
 
     asyncio.run(main())

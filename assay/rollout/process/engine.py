@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.errors import AssayError
+from assay.errors import AssayError, UserError
 from assay.records import Rollout
 from assay.rollout.engine import Limits, Request, Stats, check_prompt
 from assay.rollout.process.board import Board
@@ -64,11 +64,12 @@ class ProcessEngine:
         timeout_s: float = 300.0,
         name: str = "the generation process",
     ) -> None:
-        """Start the child; it is built, and its errors are known, at the first call that awaits it.
+        """Start the child; what it cannot do is known at the first call that awaits it. Raises AssayError, UserError.
 
         ``board`` is that of ``model``. ``timeout_s``: see ``rollout.timeout_s``. ``name``: in errors.
         """
         causal_lm = causal_lm_of(model)
+        blueprint = _pickled(Blueprint.of(model, tokenizer))
         context = getattr(causal_lm.config.get_text_config(), "max_position_embeddings", None)
         self._settings, self._name, self._board = settings, name, board
         self._tokenizer = tokenizer
@@ -80,17 +81,20 @@ class ProcessEngine:
         self._news = asyncio.Event()
         self._orders: dict[int, asyncio.Future[None]] = {}
         self._numbers = itertools.count()
-        self._is_ready = self._consumed = self._in_round = self._closed = False
-        self._asleep = False
+        self._is_ready = self._consumed = self._in_round = self._asleep = False
         self._lost: AssayError | None = None
         self._version = board.version
         self._watch = Watch(LOAD_SECONDS, self._silent)
         ours, theirs = socket.socketpair()
         self._channel = Channel(ours, self._hear, self._hung_up)
+        try:
+            self._child = Handle(theirs, board.descriptor, settings.threads)
+        except OSError as error:
+            ours.close()
+            raise AssayError(f"{name} cannot be started: {error.strerror}") from error
         board.begin(self)
-        self._child = Handle(theirs, board.descriptor, settings.threads)
         plan, device = board.plan, str(causal_lm.device)
-        self._channel.send(Setup(settings, plan, board.version, device, pickle.dumps(Blueprint.of(model, tokenizer))))
+        self._channel.send(Setup(settings, plan, board.version, device, blueprint))
         self._timeout_s = timeout_s
         with suppress(RuntimeError):  # no event loop yet: the first call attaches
             self._attach()
@@ -199,7 +203,6 @@ class ProcessEngine:
 
     async def close(self) -> None:
         """End the child."""
-        self._closed = True
         self._end(AssayError(f"{self._name} was closed"))
 
     def _attach(self) -> None:
@@ -279,6 +282,16 @@ class ProcessEngine:
 
     def _text(self, tokens: list[int]) -> str:
         return self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+def _pickled(blueprint: Blueprint) -> bytes:
+    try:
+        return pickle.dumps(blueprint)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise UserError(
+            f"{blueprint.kind.__name__} or its tokenizer cannot be sent to another process ({error}): use "
+            "rollout.process=trainer"
+        ) from error
 
 
 def _threads(n: int) -> str:

@@ -24,9 +24,8 @@ class Handle:
     """
 
     def __init__(self, end: socket.socket, memory: int, threads: int) -> None:
-        """``end``: its end of the connection, closed here. ``memory``: the board's descriptor."""
+        """``end``: its end of the connection, closed here. ``memory``: the board's descriptor. Raises OSError."""
         with end, tempfile.TemporaryFile() as errors:
-            self._errors = os.dup(errors.fileno())
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, str(end.fileno()), str(memory), json.dumps([str(p) for p in sys.path])],
                 pass_fds=[end.fileno(), memory],
@@ -36,6 +35,7 @@ class Handle:
                 start_new_session=True,
                 env={**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONHASHSEED": "0"},
             )
+            self._errors = os.dup(errors.fileno())
 
     @property
     def pid(self) -> int:
