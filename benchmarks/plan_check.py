@@ -1,29 +1,30 @@
 """`assay plan` beside real runs of two processes: generation in its own, ahead of the trainer's.
 
-Three runs of one recipe go side by side: one synchronous, whose two processes take turns, and two whose processes work
-at once, at staleness 1 and 2. Costs and lengths are taken from the first, the steps of the others predicted from them.
-Side by side, because a shared machine is never twice the same: what slows one run slows the others in the same second,
-and each process has one thread, of which the system gives every one the same share. Steps count from the time when all
-are under way until the first is done.
+Three runs of one recipe: a synchronous one, whose two processes take turns, and two whose processes work at once, at
+staleness 1 and 2. Costs and lengths are taken from the first, the steps of the others predicted from them. The runs
+take turns of a few steps (the others are stopped, whole process trees, between two steps), because a shared machine is
+never twice the same: what slows one slows the next within seconds. A step in which a run was stopped is left out.
 
 The number is the predicted step over the measured one, at the bound where it is furthest from 1; the goal is .85 to
-1.15. The learning rate is too small to change lengths. The model is a small one with random weights (small_model.py),
-so that a step takes seconds at most.
+1.15. One thread for each side. The learning rate is too small to change lengths. The model is a small one with random
+weights (small_model.py), so that a step takes seconds at most.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
+import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 import harness
@@ -64,60 +65,99 @@ def recipe_at(eta: int, settings: Mapping[str, Any], folder: Path) -> Recipe:
         "update": {"learning_rate": 1e-9},
         "checkpoint": {"every": 0},
         "track": {"samples_every": 0},
-        "run": {"steps": settings["steps"], "threads": 1},
+        "run": {"steps": 10_000, "threads": 1},
     }
     return load_recipe(values).recipe
 
 
 @dataclass
 class Side:
-    """A run under way."""
+    """A run, stopped but for its turns."""
 
     eta: int
     place: Path
     process: subprocess.Popen[bytes]
-    ends: list[float] = field(default_factory=list)
-    """When each step was done."""
+    seen: int = 0
+    """Steps that are done."""
+    clean: dict[int, float] = field(default_factory=dict)
+    """Seconds of the steps that no stop lies in, by their number."""
 
-    def look(self) -> None:
-        """Note the steps that were done since the last look."""
+    def turn(self, steps: int) -> None:
+        """Go on for so many steps; the first of them is not clean, since it lay still."""
+        signal_tree(self.process.pid, signal.SIGCONT)
+        ends = [self._next_end() for _ in range(steps)]
+        signal_tree(self.process.pid, signal.SIGSTOP)
+        last = self.seen
+        self.clean |= {last - i: ends[-1 - i] - ends[-2 - i] for i in range(steps - 1)}
+
+    def _next_end(self) -> float:
+        """Wait for the end of the next step; when that was."""
         log = self.place / "metrics.jsonl"
-        lines = log.read_text(encoding="utf-8").count("\n") if log.exists() else 0
-        self.ends += [time.perf_counter()] * (lines - len(self.ends))
+        while not log.exists() or log.read_bytes().count(b"\n") <= self.seen:
+            if self.process.poll() is not None:
+                raise RuntimeError((self.process.stderr or io.BytesIO()).read().decode()[-500:])
+            time.sleep(0.005)
+        self.seen += 1
+        return time.perf_counter()
 
-    def step_s(self, begin: float, end: float) -> float:
-        """Mean seconds of the steps that lie between two times."""
-        inside = [t for t in self.ends if begin <= t <= end]
-        return (inside[-1] - inside[0]) / (len(inside) - 1)
+    def end(self) -> None:
+        """Stop it for good."""
+        signal_tree(self.process.pid, signal.SIGCONT)
+        while self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(20)
 
 
-def start(eta: int, settings: Mapping[str, Any], folder: Path, steps: int) -> Side:
+def signal_tree(pid: int, number: signal.Signals) -> None:
+    """Signal a process and all that descend from it."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    family = [pid]
+    for member in family:
+        family += children.get(member, [])
+    for member in family:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(member, number)
+
+
+def start(eta: int, settings: Mapping[str, Any], folder: Path) -> Side:
     """Start a run in a process of its own."""
     recipe, name = recipe_at(eta, settings, folder), f"staleness-{eta}"
-    named = recipe.run.model_copy(update={"folder": str(folder), "name": name, "steps": steps})
+    named = recipe.run.model_copy(update={"folder": str(folder), "name": name})
     file = save_recipe(recipe.model_copy(update={"run": named}), folder / f"{name}-recipe")
     command = [sys.executable, "-m", "assay.cli", "train", str(file), "--console", "silent"]
     return Side(eta, folder / name, subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
 
 
-def side_by_side(settings: Mapping[str, Any], bounds: list[int], folder: Path) -> list[Side]:
-    """Run the synchronous side to its end, the others beside it."""
-    sides = [start(0, settings, folder, settings["steps"])]
-    sides += [start(eta, settings, folder, 10 * settings["steps"]) for eta in bounds]
+def in_turn(settings: Mapping[str, Any], bounds: list[int], folder: Path) -> list[Side]:
+    """Run all sides, a few steps each in turn."""
+    sides: list[Side] = []
     try:
-        while sides[0].process.poll() is None:
+        for eta in (0, *bounds):
+            sides.append(start(eta, settings, folder))
+            sides[-1].turn(3 + 2 * eta)  # to where the pipeline is full
+            sides[-1].clean.clear()
+        for _ in range(settings["rounds"]):
             for side in sides:
-                side.look()
-                if side.process.poll():
-                    raise RuntimeError((side.process.stderr or io.BytesIO()).read().decode()[-500:])
-            time.sleep(0.02)
+                side.turn(settings["turn"])
+                print(f"staleness {side.eta}: {fmean(side.clean.values()):.3f} s", file=sys.stderr, flush=True)
     finally:
         for side in sides:
-            while side.process.poll() is None:
-                side.process.send_signal(signal.SIGINT)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    side.process.wait(20)
+            side.end()
     return sides
+
+
+def calibrated(side: Side) -> Basis:
+    """Costs of its clean steps, with all of its groups."""
+    whole = calibrate(side.place)
+    log = side.place / "metrics.jsonl"
+    rows = [line for line in log.read_text(encoding="utf-8").splitlines() if json.loads(line)["step"] in side.clean]
+    log.write_text("\n".join([*rows[:1], *rows]) + "\n", encoding="utf-8")  # the first is taken for a warm-up
+    return replace(calibrate(side.place), work=whole.work)
 
 
 def predicted(basis: Basis, recipe: Recipe, steps: int) -> float:
@@ -131,42 +171,40 @@ def predicted(basis: Basis, recipe: Recipe, steps: int) -> float:
     return fmean(step.seconds for step in tally.steps[skip:])
 
 
-def one_round(settings: Mapping[str, Any], bounds: list[int]) -> dict[int, tuple[float, float]]:
-    """By bound, the predicted step and the measured one. Bound 0 is the run that gave the costs."""
+def check(settings: Mapping[str, Any], bounds: list[int]) -> dict[int, tuple[float, tuple[float, ...]]]:
+    """By bound, the predicted step and the measured ones. Bound 0 is the run that gave the costs."""
     with tempfile.TemporaryDirectory(prefix="plan-check-") as name:
         folder = Path(name)
         save_small_model(folder / "model")
         save_sums(folder / "sums.jsonl")
-        sides = side_by_side(settings, bounds, folder)
-        basis = calibrate(sides[0].place)
-        begin, end = max(s.ends[2 * s.eta] for s in sides), min(s.ends[-1] for s in sides)
-        found = {}
-        for side in sides:
-            step = predicted(basis, recipe_at(side.eta, settings, folder), settings["steps"])
-            found[side.eta] = step, side.step_s(begin, end)
-            line = f"staleness {side.eta}: predicted {step:.3f} s, measured {found[side.eta][1]:.3f} s"
-            print(line, file=sys.stderr, flush=True)
-        return found
+        sides = in_turn(settings, bounds, folder)
+        basis = calibrated(sides[0])
+        return {
+            s.eta: (predicted(basis, recipe_at(s.eta, settings, folder), 200), tuple(s.clean.values())) for s in sides
+        }
 
 
 def main() -> None:
     """Measure, and print what the prediction was worth."""
-    parser = harness.arguments(__doc__ or "", rounds=3)
+    parser = harness.arguments(__doc__ or "", rounds=6)
     parser.set_defaults(model="small")
+    parser.add_argument("--turn", type=int, default=5, help="steps of a turn")
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=96)
-    parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--bounds", type=int, nargs="*", default=[1, 2])
     chosen = parser.parse_args()
     settings = harness.settings(chosen)
-    found = [one_round(settings, chosen.bounds) for _ in range(chosen.rounds)]
-    ratios = {eta: median(f[eta][0] / f[eta][1] for f in found) for eta in found[0]}
-    sides = {}
-    for eta in ratios:
-        sides[f"predicted, η = {eta}"] = harness.Measured(tuple(f[eta][0] for f in found), "s")
-        sides[f"measured, η = {eta}"] = harness.Measured(tuple(f[eta][1] for f in found), "s")
-    details = {f"η = {eta}": {"predicted / measured": round(ratio, 3)} for eta, ratio in ratios.items()}
+    found = check(settings, chosen.bounds)
+    ratios = {eta: step / fmean(steps) for eta, (step, steps) in found.items()}
+    sides, details = {}, {}
+    for eta, (step, steps) in found.items():
+        sides[f"measured, η = {eta}"] = harness.Measured(steps, "s")
+        details[f"η = {eta}"] = {
+            "predicted s": round(step, 3),
+            "measured mean s": round(fmean(steps), 3),
+            "predicted / measured": round(ratios[eta], 3),
+        }
     worst = max((ratios[eta] for eta in chosen.bounds or [0]), key=lambda ratio: max(ratio, 1 / ratio))
     harness.finish(NAME, worst, sides, settings, chosen.save, details)
 

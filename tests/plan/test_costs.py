@@ -105,7 +105,14 @@ def test_what_would_be_negative_is_left_out():
     rows = [[1.0, 10.0], [1.0, 20.0], [1.0, 40.0]]
     fixed, each = nonnegative(rows, [5.0, 15.0, 35.0])  # exactly -5 + x
     assert fixed == 0.0
-    assert 0.5 < each < 0.9
+    assert each == pytest.approx(55 / 70)
+
+
+def test_a_machine_that_is_slow_at_times_is_slow_on_average():
+    rows, slowness = [[1.0, float(n)] for n in (10, 20, 40, 10, 20, 40)], (1, 1, 1, 5, 5, 5)
+    seconds = [slow * (2 + 0.1 * n) for (_, n), slow in zip(rows, slowness, strict=True)]
+    fixed, each = nonnegative(rows, seconds)
+    assert (fixed, each) == pytest.approx((6.0, 0.3))
 
 
 def test_a_costs_file_is_read(tmp_path):
