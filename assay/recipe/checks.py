@@ -328,8 +328,8 @@ def native_processes(recipe: Recipe) -> Iterator[Refusal]:
 
 def llama_slots(recipe: Recipe) -> Iterator[Refusal]:
     """llama.cpp has 256 sequences at most, and the probe takes one."""
-    if recipe.rollout.engine == "llama_server" and recipe.rollout.max_running > 255:
-        reason = f"{recipe.rollout.max_running} are more slots than a llama.cpp server has: use at most 255"
+    if recipe.rollout.engine == "llama_server" and recipe.rollout.max_running > 255 * recipe.rollout.replicas:
+        reason = f"{recipe.rollout.max_running} are more slots than llama.cpp has: use at most 255 for each server"
         yield Refusal("rollout.max_running", reason)
 
 

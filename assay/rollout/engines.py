@@ -82,7 +82,7 @@ def llama_server_engine(recipe: Recipe, model: Any, tokenizer: Any, folder: Path
     """llama.cpp servers that are given each new version as a GGUF file (see :mod:`assay.rollout.llama`)."""
     from assay.rollout.llama.build import make_llama
 
-    return make_llama(recipe, model, tokenizer)
+    return make_llama(recipe, model, tokenizer, folder)
 
 
 def make_engine(recipe: Recipe, model: Any, tokenizer: Any, folder: Path | None = None) -> Engine:

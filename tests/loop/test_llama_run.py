@@ -39,6 +39,11 @@ def test_a_run_closes_the_loop_through_gguf_files(place):
     assert not list(files._SHARED_MEMORY.glob(f"{files._PREFIX}{files.os.getpid()}-*"))
 
 
+def test_the_slow_reference_trains_too(place):
+    outcome = quick(place, rollout={"engine": "transformers"}, run={"steps": 2, "name": "slow"})
+    assert all(row["sync/probe_gap"] < 1e-4 for row in metrics_of(outcome))
+
+
 def test_adapters_eight_bits_and_running_ahead(place):
     outcome = quick(
         place,

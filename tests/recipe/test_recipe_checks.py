@@ -306,7 +306,7 @@ CASES = [
     ),
     (
         ["rollout.engine=llama_server", "rollout.max_running=256"],
-        "rollout.max_running 256 are more slots than a llama.cpp server has: use at most 255",
+        "rollout.max_running 256 are more slots than llama.cpp has: use at most 255 for each server",
         ["rollout.max_running=255"],
     ),
     (

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import select
 import signal
 import statistics
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +66,11 @@ async def begun(engine, tokens: int):
     async with asyncio.timeout(60):
         while min(len(r) for _, r in await engine.partials()) < tokens:
             await asyncio.sleep(0)
+
+
+def first(fleet) -> LlamaEngine:
+    """The engine of its first replica."""
+    return fleet._members[0].engine
 
 
 def recipe_of(gguf="f16", **rollout) -> Recipe:
@@ -233,7 +242,8 @@ def test_published_weights_are_the_adapters_too_and_running_answers_go_on():
 def test_a_killed_server_is_told_at_once_and_nothing_is_left_behind():
     folders = []
 
-    async def scenario(engine: LlamaEngine):
+    async def scenario(fleet):
+        engine = first(fleet)
         await engine.submit(Request(0, prompt("1"), 4, Sampling(max_tokens=LONG)))
         folders.append(engine._files.folder)
         await begun(engine, 1)
@@ -247,7 +257,8 @@ def test_a_killed_server_is_told_at_once_and_nothing_is_left_behind():
     assert not Path(folders[0]).exists()
 
 
-def test_a_fleet_goes_on_without_the_one_that_was_killed():
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_answers_of_a_killed_server_go_on_elsewhere_or_at_its_successor(replicas):
     model = endless()
     wanted = [Request(i, prompt("12+3="), 2, Sampling(max_tokens=LONG), seed=1) for i in range(2)]
 
@@ -256,10 +267,11 @@ def test_a_fleet_goes_on_without_the_one_that_was_killed():
         for request in wanted:
             await fleet.submit(request)
         await begun(fleet, 1)
-        os.kill(fleet._members[0].engine.pid, signal.SIGKILL)
+        killed = first(fleet).pid
+        os.kill(killed, signal.SIGKILL)
         return {(i, r.index): r async for i, r in fleet.finished()}
 
-    answers = with_engine(model, scenario, replicas=2, max_tokens=LONG)
+    answers = with_engine(model, scenario, replicas=replicas, max_tokens=LONG)
     assert len(answers) == 4
     assert {r.finish for r in answers.values()} <= {"length", "stop"}
     assert {v for r in answers.values() for v in r.segments[0].versions} == {5}
@@ -267,17 +279,73 @@ def test_a_fleet_goes_on_without_the_one_that_was_killed():
 
 
 def test_it_sleeps_until_the_next_publish():
-    async def scenario(engine: LlamaEngine):
+    async def scenario(engine):
         await answers_of(engine, requests(TEXTS[:1], n=1))
         await engine.sleep()
-        assert engine.pid is None
+        assert first(engine).pid is None
         with pytest.raises(RuntimeError, match="sleeps"):
-            await engine.submit(requests(TEXTS[:1], n=1)[0])
+            await first(engine).submit(requests(TEXTS[:1], n=1)[0])
         await engine.publish(1)
         return await answers_of(engine, requests(TEXTS[:1], n=1))
 
     answers = with_engine(tiny_model("llama"), scenario)
     assert {v for r in answers.values() for v in r.segments[0].versions} == {1}
+
+
+OWNER = """
+import asyncio, sys
+sys.path[:0] = {paths!r}
+from test_llama_server import answers_of, endless, first, make_engine, recipe_of, requests, TOKENIZER
+async def main():
+    engine = make_engine(recipe_of(), endless(), TOKENIZER)
+    await answers_of(engine, requests(["7"], n=1))
+    print(first(engine).pid, first(engine)._files.folder, flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+def test_a_killed_trainer_leaves_neither_server_nor_files_behind():
+    here = Path(__file__).parent
+    program = OWNER.format(paths=[str(here), str(here.parent)])
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pid, folder = owner.stdout.readline().split()
+        assert list(Path(folder).glob("*.gguf"))
+        owner.kill()
+    with contextlib.suppress(ProcessLookupError):  # it is gone already
+        assert select.select([os.pidfd_open(int(pid))], [], [], 60)[0]
+    assert not Path(folder).exists()
+
+
+PROGRAM = """#!{python}
+import argparse, time, xllamacpp
+parser = argparse.ArgumentParser()
+for name in ("model", "host", "port", "parallel", "ctx-size", "threads", "ubatch-size"):
+    parser.add_argument(f"--{{name}}", required=True)
+parser.add_argument("--no-warmup", action="store_true", required=True)
+told = parser.parse_args()
+params = xllamacpp.CommonParams()
+params.model.path, params.port, params.n_parallel = told.model, int(told.port), int(told.parallel)
+params.n_ctx, params.cpuparams.n_threads, params.warmup = int(told.ctx_size), int(told.threads), False
+server = xllamacpp.Server(params)
+while True:
+    time.sleep(1)
+"""
+
+
+def test_a_program_of_the_users(tmp_path):
+    program = tmp_path / "llama-server"
+    program.write_text(PROGRAM.format(python=sys.executable))
+    program.chmod(0o755)
+    model = tiny_model("llama", seed=2, initializer_range=0.2)
+    wanted = requests(TEXTS[:2], n=2, max_tokens=8)
+    options = {"binary": str(program), "ubatch_size": 64}
+    answers = with_engine(model, lambda engine: answers_of(engine, wanted), options=options)
+    assert statistics.mean(gaps(model, wanted, answers)) < 0.01
+    program.write_text("#!/bin/sh\necho no such model >&2\nexit 3\n")
+    with pytest.raises(AssayError, match=r"llama-server ended with exit status 3; its last words: no such model"):
+        with_engine(model, lambda engine: engine.publish(1), options=options)
 
 
 @pytest.mark.parametrize(

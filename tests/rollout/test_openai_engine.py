@@ -95,7 +95,7 @@ def test_logprobs_of_another_temperature_are_not_trained_on(server):
 def test_several_servers_share_the_work(server):
     found, limits = ask(server.url("ids", 1), server.url("ids", 2), max_running=4, n=3)
     assert len(found) == 3
-    assert limits.max_running == 8
+    assert limits.max_running == 4
 
 
 @pytest.mark.parametrize(

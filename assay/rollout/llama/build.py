@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from assay.errors import MissingExtra, UserError
@@ -26,9 +28,10 @@ SPARE_TOKENS = 8
 _CONTEXT_STEP = 256
 
 
-def make_llama(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
-    """The engine ``llama_server`` of a recipe: one server, or a fleet of ``rollout.replicas``.
+def make_llama(recipe: Recipe, model: Any, tokenizer: Any, folder: Path | None = None) -> Engine:
+    """The engine ``llama_server`` of a recipe: a fleet of ``rollout.replicas`` servers.
 
+    ``folder``: for the servers' logs, ``llama-server-N.log``; absent: they lie with the weights, and go with them.
     Raises MissingExtra without xllamacpp (or a binary) and the HTTP client, UserError for a model that llama.cpp is not
     known to compute right.
     """
@@ -42,29 +45,33 @@ def make_llama(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
     stop = stop_tokens(causal_lm, tokenizer)
     files = WeightFiles(model, layout_of(model, recipe.sync.gguf, stop, context))
     settings = Settings(_params(recipe, context, options, binary is not None), binary)
-    limits = Limits(context, rollout.max_running)
+    limits = Limits(context, slots_of(recipe))
 
-    def make(adopted: int | None = None) -> LlamaEngine:
+    def make(number: int, adopted: int | None = None) -> LlamaEngine:
+        log = None if folder is None else folder / f"llama-server-{number}.log"
+        own = replace(settings, log=log)
         return LlamaEngine(
-            files, tokenizer, settings, limits=limits, stop=stop, timeout_s=rollout.timeout_s, adopted=adopted
+            files, tokenizer, own, limits=limits, stop=stop, timeout_s=rollout.timeout_s, adopted=adopted
         )
 
-    if rollout.replicas == 1:
-        return make()
-    replicas: list[Replica] = []
+    def replica(number: int) -> Replica:
+        async def restart() -> Engine:
+            return make(number, adopted=fleet.version)
 
-    async def restart() -> Engine:
-        return make(adopted=fleet.version)
+        return Replica(f"llama-server {number}", make(number), restart)
 
-    for number in range(1, rollout.replicas + 1):
-        replicas.append(Replica(f"llama-server {number}", make(), restart))
-    fleet = Fleet(replicas, retries=rollout.max_retries)
+    fleet = Fleet([replica(i) for i in range(1, rollout.replicas + 1)], retries=rollout.max_retries)
     return fleet
+
+
+def slots_of(recipe: Recipe) -> int:
+    """Answers at once of each server: its share of ``rollout.max_running``."""
+    return -(-recipe.rollout.max_running // recipe.rollout.replicas)
 
 
 def _params(recipe: Recipe, context: int, options: dict[str, Any], program: bool) -> dict[str, Any]:
     """What servers are started with; ``options`` win."""
-    slots = recipe.rollout.max_running + SPARE_SLOTS
+    slots = slots_of(recipe) + SPARE_SLOTS
     room = -(-(context + SPARE_TOKENS) // _CONTEXT_STEP) * _CONTEXT_STEP
     threads = recipe.run.threads or max(1, (os.cpu_count() or 1) // recipe.rollout.replicas)
     if program:

@@ -27,6 +27,8 @@ class Settings:
     """Fields of ``xllamacpp.CommonParams``; with a program, flags without their dashes."""
     binary: str | None = None
     """A ``llama-server`` program; absent: the package."""
+    log: Path | None = None
+    """What it prints is added there; absent: beside the file that it serves."""
 
     def message(self, model: Path) -> dict[str, Any]:
         """What ``serve`` is told."""
@@ -75,8 +77,8 @@ async def start_server(settings: Settings, model: Path, timeout_s: float) -> Ser
 
     Raises UserError for options that it does not know, AssayError when it ends or says nothing for ``timeout_s``.
     """
-    log = model.with_suffix(".log")
-    with open(log, "wb") as errors:
+    log = settings.log or model.with_suffix(".log")
+    with open(log, "ab") as errors:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", str(SERVE)),
             stdin=asyncio.subprocess.PIPE,

@@ -44,7 +44,7 @@ def make_openai(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
 
     def make(url: str) -> OpenAiEngine:
         client = Client(url.removesuffix("/v1"), timeout_s=rollout.timeout_s, key=key)
-        limits = Limits(context, rollout.max_running)
+        limits = Limits(context, -(-rollout.max_running // len(urls)))
         return OpenAiEngine(client, options, tokenizer, limits=limits, stop=stop, trained_on=sampling_of(rollout))
 
     engines = [make(url) for url in urls]
