@@ -192,8 +192,10 @@ def bypass(groups: Sequence[Group], side: Side, model: Any, place: str, vllm_pyt
     }
 
 
-def measure(side: Side, place: str, vllm_python: str | None, tokens: int, few: int) -> dict[str, Any]:
-    """All figures of one sampler. ``few``: only so many prompts (a trial)."""
+def measure(
+    side: Side, place: str, vllm_python: str | None, tokens: int, few: int, trainers: Sequence[str]
+) -> dict[str, Any]:
+    """All figures of one sampler, scored in each of ``trainers``. ``few``: only so many prompts of each kind."""
     recipe = recipe_of(side, place, "auto", tokens, vllm_python)
     short = recipe_of(side, place, "auto", min(24, tokens), vllm_python)
     model, tokenizer = load_model(place, recipe.model, CPU), load_tokenizer(place, recipe.model)
@@ -213,7 +215,7 @@ def measure(side: Side, place: str, vllm_python: str | None, tokens: int, few: i
     with tempfile.TemporaryDirectory() as folder:
         open_ended, asked, seconds = asyncio.run(sample(Path(folder)))
     batch, found = pack(open_ended, recipe.reward), {}
-    for compute in TRAINERS:
+    for compute in trainers:
         policy = Policy(recipe_of(side, place, compute, tokens, vllm_python), model, CPU, 10)
         found[compute] = gaps(batch, policy.score(batch))
     return {
@@ -230,6 +232,7 @@ def main() -> None:
     parser.add_argument("--model", default="demo", help="model folder, or demo")
     parser.add_argument("--tokens", type=int, default=256, help="longest answer to an open question")
     parser.add_argument("--few", type=int, default=100, help="at most so many prompts of each kind")
+    parser.add_argument("--trainers", nargs="*", default=TRAINERS, help="precisions in which the trainer scores")
     parser.add_argument("--vllm-python", help="interpreter of an environment with vLLM")
     parser.add_argument("--save", action="store_true", help="merge into benchmarks/results/mismatch.json")
     parser.add_argument("--page", action="store_true", help="write docs/mismatch.md from the results, measure nothing")
@@ -239,7 +242,8 @@ def main() -> None:
         return
     harness.keep_freed_memory()
     for name in chosen.sides or SIDES:
-        found = measure(SIDES[name], resolve_model_path(chosen.model), chosen.vllm_python, chosen.tokens, chosen.few)
+        place = resolve_model_path(chosen.model)
+        found = measure(SIDES[name], place, chosen.vllm_python, chosen.tokens, chosen.few, chosen.trainers)
         print(f"{name}: {json.dumps(found, indent=2)}", flush=True)
         if chosen.save:
             mismatch_page.keep(name, found)

@@ -59,7 +59,8 @@ def gap_table(sides: Mapping[str, Any], trainer: str) -> list[str]:
         *("logprob_abs_mean", "prob_abs_mean", "prob_abs_max", "prob_correlation"),
         *("kl", "kl_reverse", "perplexity_ratio", "ess_64", "ess_256"),
     )
-    return table(header, [[name, *(small(s["gap"][trainer][n]) for n in names)] for name, s in sides.items()])
+    scored = {name: side["gap"][trainer] for name, side in sides.items() if trainer in side["gap"]}
+    return table(header, [[name, *(small(found[n]) for n in names)] for name, found in scored.items()])
 
 
 def bypass_table(sides: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,8 @@
 """What staleness costs: a small model learns to reverse digits while its answers come from ever older weights.
 
-python benchmarks/staleness.py --save      # 39 runs; what is in the results already is not run again
-python benchmarks/staleness.py --page      # docs/staleness.md from the results
+python benchmarks/staleness.py --save              # 42 runs; what is in the results already is not run again
+python benchmarks/staleness.py --save --rate 1e-4  # the same at a lower learning rate
+python benchmarks/staleness.py --page              # docs/staleness.md from the results
 
 A transformer of 2 layers is trained from scratch: on given answers until it reverses one word of four digits in six,
 then by reinforcement with the reward of exact answers and of right positions. All runs of a seed begin with the same
@@ -149,22 +150,26 @@ def figures(folder: Path, summary: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def planned(seeds: int) -> Iterator[tuple[str, int | None, str, int]]:
-    """(name, staleness, correction, seed) of all runs; at staleness 0 there is nothing to correct."""
+def planned(seeds: int, rate: float) -> Iterator[tuple[str, int | None, str, int]]:
+    """(name, staleness, correction, seed) of all runs; at staleness 0 there is nothing to correct.
+
+    ``start`` is one step at no learning rate to speak of: what the runs of a seed begin with.
+    """
     for seed in range(seeds):
+        yield f"start/0/none/{seed}", 0, "none", seed
         for staleness in STALENESS:
             for correction in CORRECTIONS if staleness != 0 else ("none",):
                 age = "inf" if staleness is None else staleness
-                yield f"{age}/{correction}/{seed}", staleness, correction, seed
+                yield f"{rate:g}/{age}/{correction}/{seed}", staleness, correction, seed
 
 
 def main() -> None:
     """Do the runs that are not in the results yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--rate", type=float, default=3e-4, help="learning rate")
-    parser.add_argument("--only", default="", help="only runs whose name holds this, such as 4/none or /0")
+    parser.add_argument("--only", default="", help="only runs whose name (rate/staleness/correction/seed) holds this")
     parser.add_argument("--save", action="store_true", help="merge into benchmarks/results/staleness.json")
     parser.add_argument("--page", action="store_true", help="write docs/staleness.md from the results, run nothing")
     chosen = parser.parse_args()
@@ -172,16 +177,17 @@ def main() -> None:
         staleness_page.write()
         return
     harness.keep_freed_memory()
-    settings = {"steps": chosen.steps, "learning_rate": chosen.rate, "groups": 16, "group_size": 8}
+    settings = {"steps": chosen.steps, "groups": 16, "group_size": 8}
     with tempfile.TemporaryDirectory() as folder:
-        for name, staleness, correction, seed in planned(chosen.seeds):
+        for name, staleness, correction, seed in planned(chosen.seeds, chosen.rate):
             if chosen.only not in name or (chosen.save and staleness_page.has(name)):
                 continue
             place = Path(folder) / str(seed)
             if not place.exists():
                 begin(place, seed)
             start = time.perf_counter()
-            recipe = recipe_of(place, staleness, correction, seed, chosen.steps, chosen.rate)
+            steps, rate = (1, 1e-12) if name.startswith("start") else (chosen.steps, chosen.rate)
+            recipe = recipe_of(place, staleness, correction, seed, steps, rate)
             outcome = train(recipe, console=make_console("silent"))
             found = figures(outcome.folder, outcome.summary)
             seconds = time.perf_counter() - start

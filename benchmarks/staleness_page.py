@@ -59,9 +59,9 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return fmean(values), STUDENT[len(values)] * stdev(values) / math.sqrt(len(values))
 
 
-def of(runs: Mapping[str, Any], age: str, correction: str, figure: str) -> list[float]:
+def of(runs: Mapping[str, Any], rate: str, age: str, correction: str, figure: str) -> list[float]:
     """A figure of all seeds, in their order."""
-    chosen = sorted(name for name in runs if name.startswith(f"{age}/{'none' if age == '0' else correction}/"))
+    chosen = sorted(name for name in runs if name.startswith(f"{rate}/{age}/{'none' if age == '0' else correction}/"))
     return [runs[name][figure] for name in chosen]
 
 
@@ -73,26 +73,28 @@ def cell(values: Sequence[float]) -> str:
     return f"{mean:.2f} ± {half:.2f}"
 
 
-def accuracy_table(runs: Mapping[str, Any], figure: str) -> list[str]:
+def accuracy_table(runs: Mapping[str, Any], rate: str, figure: str) -> list[str]:
     """Accuracy by staleness, and what it lost against staleness 0 of the same seeds."""
     rows = []
     for age in AGES:
         cells: list[str] = []
         for correction in ("none", "truncate"):
-            values, base = of(runs, age, correction, figure), of(runs, "0", "none", figure)
+            values, base = of(runs, rate, age, correction, figure), of(runs, rate, "0", "none", figure)
             lost = [v - b for v, b in zip(values, base, strict=False)]
             cells += [cell(values), "" if age == "0" else cell(lost)]
-        rows.append(["∞" if age == "inf" else age, *cells])
+        if cells[0] != "–":
+            rows.append(["∞" if age == "inf" else age, *cells])
     header = ("versions old", "uncorrected", "against 0", "weights truncated at 2", "against 0")
     return table(header, rows)
 
 
-def sample_table(runs: Mapping[str, Any]) -> list[str]:
+def sample_table(runs: Mapping[str, Any], rate: str) -> list[str]:
     """Effective sample sizes and the gap over the second half of the runs."""
     rows = []
     for age in AGES:
-        figures = [f"{fmean(of(runs, age, c, f)):.3f}" if of(runs, age, c, f) else "–" for c, f in COLUMNS]
-        rows.append(["∞" if age == "inf" else age, *figures])
+        found = [of(runs, rate, age, correction, figure) for correction, figure in COLUMNS]
+        if found[0]:
+            rows.append(["∞" if age == "inf" else age, *(f"{fmean(v):.3f}" if v else "–" for v in found)])
     return table(("versions old", *(f"{f.replace('_', ' ')}, {c}" for c, f in COLUMNS)), rows)
 
 
@@ -105,10 +107,16 @@ def write() -> None:
     runs, settings = everything["runs"], everything["settings"]
     words = (Path(__file__).parent / "staleness_words.md").read_text(encoding="utf-8")
     seeds = len({name.rpartition("/")[2] for name in runs})
+    rates = sorted({name.partition("/")[0] for name in runs} - {"start"}, key=float, reverse=True)
+    shown = {
+        "accuracy": lambda rate: accuracy_table(runs, rate, "accuracy"),
+        "sampled": lambda rate: accuracy_table(runs, rate, "sampled"),
+        "samples": lambda rate: sample_table(runs, rate),
+    }
     parts = {
-        "accuracy": "\n".join(accuracy_table(runs, "accuracy")),
-        "sampled": "\n".join(accuracy_table(runs, "sampled")),
-        "samples": "\n".join(sample_table(runs)),
+        **{n: "\n".join(f"Learning rate {r}:\n\n" + "\n".join(draw(r)) for r in rates) for n, draw in shown.items()},
+        "start": cell(of(runs, "start", "0", "none", "accuracy")),
+        "start_sampled": cell(of(runs, "start", "0", "none", "sampled")),
         "seeds": str(seeds),
         "runs": str(len(runs)),
         "date": everything["date"],

@@ -52,9 +52,9 @@ def test_runs_of_the_staleness_study_are_merged_and_shown(programs, tmp_path, mo
     monkeypatch.setattr(study, "STALENESS", (0, 2, None))
     say(study, monkeypatch, "--seeds", "1", "--steps", "4", "--only", "none", "--save")
     runs = json.loads((tmp_path / "results" / "staleness.json").read_text())["runs"]
-    assert set(runs) == {"0/none/0", "2/none/0", "inf/none/0"}
-    assert runs["0/none/0"]["ess_sequence"] == pytest.approx(1, abs=1e-3)
-    assert runs["inf/none/0"]["ess_sequence"] < runs["2/none/0"]["ess_sequence"] < 1
+    assert set(runs) == {"start/0/none/0", *(f"0.0003/{age}/none/0" for age in ("0", "2", "inf"))}
+    assert runs["0.0003/0/none/0"]["ess_sequence"] == pytest.approx(1, abs=1e-3)
+    assert runs["0.0003/inf/none/0"]["ess_sequence"] < runs["0.0003/2/none/0"]["ess_sequence"] < 1
     say(study, monkeypatch, "--page")
     page = (tmp_path / "staleness_page.md").read_text()
     assert "| ∞ |" in page

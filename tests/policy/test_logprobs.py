@@ -181,7 +181,7 @@ def test_tied_and_untied_heads_both_get_their_gradient():
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_distributions_hold_the_logprobs_of_every_token(family):
-    """At a temperature, and with capped logits (Gemma 2): each row sums to 1 and has the token's log-prob in its place."""
+    """At a temperature, and with capped logits (Gemma 2): each row sums to 1, the token in its place."""
     groups = make_groups()
     batch = batch_of(groups)
     policy = make_policy(make_recipe(rollout__temperature=0.7, update__tokens_per_microbatch=60), tiny_model(family))
