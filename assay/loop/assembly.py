@@ -46,6 +46,7 @@ from assay.rollout.engines import make_engine
 from assay.rollout.thinking import ThinkingBudget, encoder, thinking_budget
 from assay.sync.weights import Weights
 from assay.track.console import Console, make_console
+from assay.track.log import logged_on
 from assay.track.phases import Phases, unprofiled
 from assay.track.profile import Profiler
 
@@ -133,6 +134,7 @@ async def assemble(
         limit = measure_limit(settings, policy.model, policy.device)
         shown = console or make_console("auto", settings.track.samples_every, settings.reward.gold)
         stack.callback(shown.stop)
+        stack.enter_context(logged_on(shown))
         profiler = _profiler(settings, folder, state, shown)
         phases = Phases(on_enter=shown.phase, around=profiler or unprofiled)
         source = make_source(Makings(settings, dispatcher, scorer, prompts, policy, tokenizer, phases, shown))

@@ -25,6 +25,7 @@ class Killer(SilentConsole):
     def __init__(self, nth: int) -> None:
         self.left = nth
         self.killed: list[int] = []
+        self.said: list[str] = []
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
         self.left -= name == "generate" and done is not None
@@ -33,6 +34,9 @@ class Killer(SilentConsole):
             self.killed = children()[:1]
             for pid in self.killed:
                 os.kill(pid, signal.SIGKILL)
+
+    def message(self, text: str, style: str = "info") -> None:
+        self.said.append(text)
 
 
 def children() -> list[int]:
@@ -57,7 +61,7 @@ def test_beside_the_trainer_a_run_is_the_same_bit_for_bit_though_its_process_was
     assert children() == []
 
 
-def test_a_run_goes_on_when_one_of_its_generation_processes_is_killed(tmp_path: Path, caplog: Any) -> None:
+def test_a_run_goes_on_when_one_of_its_generation_processes_is_killed(tmp_path: Path) -> None:
     recipe = settings(
         make_place(tmp_path),
         rollout={"replicas": 2, "max_tokens": 12},
@@ -68,7 +72,9 @@ def test_a_run_goes_on_when_one_of_its_generation_processes_is_killed(tmp_path: 
     killer = Killer(14)
     outcome = run(recipe, killer)
     assert killer.killed
-    assert "is lost: generation process" in caplog.text
+    lost = [text for text in killer.said if "is lost: generation process" in text]
+    assert len(lost) == 1
+    assert f"(pid {killer.killed[0]}) died of SIGKILL" in lost[0]
     assert outcome.finished
     rows = metrics_of(outcome)
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
