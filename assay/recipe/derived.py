@@ -87,7 +87,8 @@ def sampler_precision(recipe: Recipe) -> str:
     >>> sampler_precision(Recipe(rollout=RolloutRecipe(engine="llama_server")))
     'f16'
     """
-    return recipe.sync.gguf if recipe.rollout.engine == "llama_server" else generation_dtype(recipe)
+    named = {"llama_server": recipe.sync.gguf, "openai": "a precision of its own"}
+    return named.get(recipe.rollout.engine) or generation_dtype(recipe)
 
 
 def native_process(recipe: Recipe) -> Literal["trainer", "own"]:

@@ -186,6 +186,14 @@ RULES: tuple[Rule, ...] = (
     *(
         Rule(
             f"rollout.{key}",
+            lambda r: r.rollout.engine != "transformers",
+            _says("rollout.engine = transformers runs in the trainer's process, as it is"),
+        )
+        for key in ("options", "timeout_s")
+    ),
+    *(
+        Rule(
+            f"rollout.{key}",
             lambda r: r.rollout.engine != "native" or native_process(r) == "own",
             _says("the native engine runs in the trainer's process (rollout.process: own gives it one)"),
         )

@@ -138,6 +138,8 @@ def test_set_but_not_read_is_refused(setting, reason, mend):
         (["rollout.engine=llama_server", "rollout.dtype=bfloat16"], "rollout.dtype"),
         (["rollout.engine=openai", "rollout.servers=[http://a]", "rollout.dtype=bfloat16"], "rollout.dtype"),
         (["rollout.engine=transformers", "rollout.replicas=2"], "rollout.replicas"),
+        (["rollout.engine=transformers", "rollout.timeout_s=9"], "rollout.timeout_s"),
+        (["rollout.engine=transformers", "rollout.options={threads: 2}"], "rollout.options"),
         (["rollout.engine=transformers", "rollout.process=own"], "rollout.process"),
         (["rollout.options={threads: 2}"], "rollout.options"),
         (["rollout.timeout_s=9"], "rollout.timeout_s"),

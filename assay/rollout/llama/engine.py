@@ -52,7 +52,7 @@ class LlamaEngine:
     @property
     def path(self) -> str:
         """How answers are made, in words."""
-        return f"llama.cpp on {self._files.precision}, in its own process"
+        return "a llama.cpp server"
 
     @property
     def limits(self) -> Limits:

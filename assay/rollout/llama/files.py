@@ -25,11 +25,6 @@ class WeightFiles:
         self._users = 0
 
     @property
-    def precision(self) -> str:
-        """Of the weights."""
-        return self._layout.precision
-
-    @property
     def folder(self) -> Path | None:
         """Where the file lies; ``None`` before the first."""
         return self._folder
