@@ -56,6 +56,10 @@ NOTES = {
         "by layers."
     ),
     "time_to_accuracy_vs_trl": "The goal is 5. Seconds of training; evaluation is outside the clock.",
+    "plan_check": (
+        "The goal is .85 to 1.15. What `assay plan` makes of a synchronous run of two processes, beside runs of the same"
+        " recipe whose processes work at once (docs/plan.md). The runs take turns of a few steps."
+    ),
     "sandbox": (
         "The goals are 5, and 50 programs a second. The same trivial program on each side, as many at a time as "
         "there are cores. `tests`: a function in one sandbox, called by its asserts from a second one."
@@ -64,6 +68,7 @@ NOTES = {
 """What a ratio means, by benchmark."""
 HEADLINES = {
     "limit": "The smaller share of the machine's arithmetic limit",
+    "plan_check": "The predicted step over the measured one, where it is furthest from 1",
     "scaling": "The worst cost of a token, relative to the smallest size of its row",
 }
 """What the number of a benchmark is; of all others a ratio of medians."""

@@ -17,6 +17,7 @@ BENCHMARKS = (
     "choices",
     "scaling",
     "sandbox",
+    "plan_check",
     "step_vs_trl",
     "memory_vs_trl",
     "time_to_accuracy_vs_trl",

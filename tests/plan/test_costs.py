@@ -1,6 +1,8 @@
 """Costs, distributions and the file that holds them."""
 
 import random
+import re
+from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from assay.errors import UserError
-from assay.plan.costs import DecodeCost, UpdateCost
+from assay.plan.costs import Costs, DecodeCost, UpdateCost
 from assay.plan.costs_file import read_costs
 from assay.plan.distribution import Constant, Exponential, LogNormal, Observed
 from assay.plan.least_squares import nonnegative
@@ -120,6 +122,19 @@ def test_a_costs_file_is_read(tmp_path):
     found = read_costs(tmp_path / "costs.yaml")
     assert found.costs.decode.steps == {1: 0.01, 64: 0.02}
     assert found.work == DrawnWork(lengths=LogNormal(mean=300, p95=900), prompt_tokens=Constant(value=80))
+
+
+def test_the_file_in_the_documentation_is_read(tmp_path):
+    page = Path(__file__).parents[2] / "docs" / "plan.md"
+    (example,) = re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "costs.yaml").write_text(example, encoding="utf-8")
+    found = read_costs(tmp_path / "costs.yaml")
+    assert set(Costs.model_fields) - found.costs.model_fields_set == {
+        "overhead_s",
+        "probe_tokens",
+        "probe_prompt_tokens",
+    }
+    assert found.work is not None
 
 
 @pytest.mark.parametrize(
