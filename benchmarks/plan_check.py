@@ -3,7 +3,8 @@
 Three runs of one recipe: a synchronous one, whose two processes take turns, and two whose processes work at once, at
 staleness 1 and 2. Costs and lengths are taken from the first, the steps of the others predicted from them. The runs
 take turns of a few steps (the others are stopped, whole process trees, between two steps), because a shared machine is
-never twice the same: what slows one slows the next within seconds. A step in which a run was stopped is left out.
+never twice the same: what slows one slows the next within seconds. A step in which a run was stopped is left out,
+and so is one of more than three times the median of its run: the answers' cap allows no such step, only the machine.
 
 The number is the predicted step over the measured one, at the bound where it is furthest from 1; the goal is .85 to
 1.15. One thread for each side. The learning rate is too small to change lengths. The model is a small one with random
@@ -24,7 +25,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import harness
@@ -100,6 +101,11 @@ class Side:
         self.seen += 1
         return time.perf_counter()
 
+    def undisturbed(self) -> dict[int, float]:
+        """The clean steps that took at most three times their median."""
+        limit = 3 * median(self.clean.values())
+        return {step: seconds for step, seconds in self.clean.items() if seconds <= limit}
+
     def end(self) -> None:
         """Stop it for good."""
         signal_tree(self.process.pid, signal.SIGCONT)
@@ -152,10 +158,11 @@ def in_turn(settings: Mapping[str, Any], bounds: list[int], folder: Path) -> lis
 
 
 def calibrated(side: Side) -> Basis:
-    """Costs of its clean steps, with all of its groups."""
+    """Costs of its undisturbed steps, with all of its groups."""
     whole = calibrate(side.place)
     log = side.place / "metrics.jsonl"
-    rows = [line for line in log.read_text(encoding="utf-8").splitlines() if json.loads(line)["step"] in side.clean]
+    kept = side.undisturbed()
+    rows = [line for line in log.read_text(encoding="utf-8").splitlines() if json.loads(line)["step"] in kept]
     log.write_text("\n".join([*rows[:1], *rows]) + "\n", encoding="utf-8")  # the first is taken for a warm-up
     return replace(calibrate(side.place), work=whole.work)
 
@@ -180,7 +187,8 @@ def check(settings: Mapping[str, Any], bounds: list[int]) -> dict[int, tuple[flo
         sides = in_turn(settings, bounds, folder)
         basis = calibrated(sides[0])
         return {
-            s.eta: (predicted(basis, recipe_at(s.eta, settings, folder), 200), tuple(s.clean.values())) for s in sides
+            s.eta: (predicted(basis, recipe_at(s.eta, settings, folder), 200), tuple(s.undisturbed().values()))
+            for s in sides
         }
 
 
@@ -205,6 +213,8 @@ def main() -> None:
             "measured mean s": round(fmean(steps), 3),
             "predicted / measured": round(ratios[eta], 3),
         }
+    for name, figures in details.items():
+        print(name, ", ".join(f"{what} {figure}" for what, figure in figures.items()))
     worst = max((ratios[eta] for eta in chosen.bounds or [0]), key=lambda ratio: max(ratio, 1 / ratio))
     harness.finish(NAME, worst, sides, settings, chosen.save, details)
 
