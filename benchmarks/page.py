@@ -57,8 +57,8 @@ NOTES = {
     ),
     "time_to_accuracy_vs_trl": "The goal is 5. Seconds of training; evaluation is outside the clock.",
     "plan_check": (
-        "The goal is .85 to 1.15. What `assay plan` makes of a synchronous run of two processes, beside runs of the same"
-        " recipe whose processes work at once (docs/plan.md). The runs take turns of a few steps."
+        "The goal is .85 to 1.15. What `assay plan` makes of a synchronous run of two processes, beside runs of the "
+        "same recipe whose processes work at once (docs/plan.md). The runs take turns of a few steps."
     ),
     "sandbox": (
         "The goals are 5, and 50 programs a second. The same trivial program on each side, as many at a time as "
