@@ -133,14 +133,17 @@ def _started(arguments: Mapping[str, Any], log: Path) -> Any:
 
 @contextmanager
 def _surroundings(environment: Mapping[str, str]) -> Iterator[None]:
-    """Set the variables; those that vLLM sets beside them are taken back, as the verifiers' processes inherit them."""
-    os.environ.update(environment)
+    """The variables for the ``with`` block; those of vLLM alone stay, as it reads some of them later.
+
+    What else it sets (a library to preload, numbers of threads) is taken back: verifiers' processes would inherit it.
+    """
     before = dict(os.environ)
+    os.environ.update(environment)
     try:
         yield
     finally:
         os.environ.clear()
-        os.environ.update(before)
+        os.environ.update(before | {name: value for name, value in environment.items() if name.startswith("VLLM_")})
 
 
 @contextmanager
