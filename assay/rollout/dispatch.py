@@ -38,6 +38,8 @@ class Dispatcher:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._askers: dict[tuple[int, int], _Asker] = {}
+        self._since: dict[tuple[int, int], int] = {}
+        self._readings = 0
         self._pump: asyncio.Task[None] | None = None
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -57,7 +59,9 @@ class Dispatcher:
         try:
             for request in requests:
                 await self.engine.submit(request)
-                self._askers |= {(request.id, request.first_index + i): asker for i in range(request.n)}
+                for index in range(request.first_index, request.first_index + request.n):
+                    self._askers[request.id, index] = asker
+                    self._since[request.id, index] = self._readings
             self._start()
             await asyncio.shield(asker.done)  # an abandoned asker still waits for the engine to let go
         except BaseException:
@@ -82,7 +86,7 @@ class Dispatcher:
         """Hand answers to their askers until the engine has none left and nobody has asked for more meanwhile."""
         try:
             while self._askers:
-                before = set(self._askers)
+                self._readings += 1
                 answers = cast("AsyncGenerator[tuple[int, Rollout], None]", self.engine.finished())
                 last: _Asker | None = None
                 async with aclosing(answers):
@@ -95,7 +99,7 @@ class Dispatcher:
                             asker.end()
                 if last is not None:
                     last.end()
-                lost = self._askers.keys() & before
+                lost = [key for key in self._askers if self._since[key] < self._readings]  # asked for before it began
                 if lost:
                     raise AssayError(f"the engine lost {len(lost)} rollouts that were asked of it")
         except BaseException as error:
