@@ -169,7 +169,7 @@ def _levers(plan: Plan) -> RenderableType:
         table.add_row(
             Text(lever.setting, "cyan"),
             f"{short(lever.prediction.step_s)} s",
-            Text(f"{change:+.0%}", style),
+            Text("0%" if abs(change) < 0.005 else f"{change:+.0%}", style),
             Text(lever.price, "bright_black"),
         )
     return table
