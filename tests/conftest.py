@@ -13,19 +13,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session")
-def vllm_served():
-    """A vLLM server of our own, started once: see vllm_bench.py."""
+def vllm_starting():
+    """A vLLM server of our own on its way: what else takes long to start may do so meanwhile."""
     from vllm_bench import TOKENIZER, bench, recipe
 
     from assay.rollout.vllm.factory import server_engine
     from assay.rollout.vllm.workshop import Workshop
 
-    with bench(lambda model: server_engine(Workshop(recipe(), model, TOKENIZER))) as it:
+    with bench(lambda model: server_engine(Workshop(recipe(), model, TOKENIZER)), publish=False) as it:
         yield it
 
 
 @pytest.fixture(scope="session")
-def vllm_embedded():
+def vllm_served(vllm_starting):
+    """A vLLM server of our own, started once: see vllm_bench.py."""
+    vllm_starting.run(vllm_starting.publish())
+    return vllm_starting
+
+
+@pytest.fixture(scope="session")
+def vllm_embedded(vllm_starting):
     """vLLM beside the tests, started once: see vllm_bench.py."""
     from vllm_bench import TOKENIZER, bench, recipe
 

@@ -96,8 +96,8 @@ class Bench:
 
 
 @contextmanager
-def bench(make: Callable[[Any], VllmEngine]) -> Iterator[Bench]:
-    """A bench over what ``make`` makes of the model, closed at the end."""
+def bench(make: Callable[[Any], VllmEngine], publish: bool = True) -> Iterator[Bench]:
+    """A bench over what ``make`` makes of the model, closed at the end; without a publish a server is only starting."""
     model = llama()
     with asyncio.Runner() as runner:
 
@@ -106,7 +106,8 @@ def bench(make: Callable[[Any], VllmEngine]) -> Iterator[Bench]:
 
         it = Bench(runner.run(made()), model, runner)
         try:
-            it.run(it.publish())
+            if publish:
+                it.run(it.publish())
             yield it
         finally:
             it.run(it.engine.close())
