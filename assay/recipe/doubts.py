@@ -63,7 +63,7 @@ def _update_doubts(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 def _run_doubts(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if recipe.rollout.dtype == "int8" and recipe.data.train and not corrects(recipe.objective.correction):
-        reason = "is a sampler some hundredths of a nat away: weigh it, objective.correction.kind=truncate"
+        reason = "may be tenths of a nat a token away from the trainer: weigh it, objective.correction.kind=truncate"
         yield "rollout.dtype = int8", reason
     if recipe.rollout.max_tokens < 8:
         yield f"rollout.max_tokens = {recipe.rollout.max_tokens}", "cuts most answers before they end"

@@ -42,7 +42,7 @@ def test_the_mismatch_of_a_sampler_is_measured_and_shown(programs, tmp_path, mon
     assert exact["gap"]["float32"]["logprob_abs_max"] < 1e-3 < coarse["gap"]["float32"]["logprob_abs_max"]
     say(programs["mismatch"], monkeypatch, "--page")
     page = (tmp_path / "mismatch_page.md").read_text()
-    assert page.count("| native int8 |") == 3
+    assert page.count("| native int8 |") == 3  # two trainers, and bypass
     assert "{{" not in page
 
 
