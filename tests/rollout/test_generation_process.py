@@ -280,7 +280,7 @@ def test_a_fleet_of_processes_survives_kills_and_hangs():
 
     def engine():
         settings = Settings(dtype="float32", max_running=4, threads=1)
-        started.append(ProcessEngine(board, model, TOKENIZER, settings, timeout_s=2.0))
+        started.append(ProcessEngine(board, model, TOKENIZER, settings, timeout_s=4.0))
         return started[-1]
 
     async def restart():
@@ -306,7 +306,7 @@ def test_a_fleet_of_processes_survives_kills_and_hangs():
             await fleet.publish(2)
             while fleet.serving < 2:
                 await asyncio.sleep(0.02)
-            assert [e.version for e in started[2:]] == [2, 2]
+            assert [e.version for e in started if is_alive(e.pid)] == [2, 2]
             return seen, warnings
         finally:
             await fleet.close()
@@ -319,7 +319,7 @@ def test_a_fleet_of_processes_survives_kills_and_hangs():
         assert rollout.token_ids == whole[i, rollout.index].token_ids
         assert rollout.segments[0].versions == whole[i, rollout.index].segments[0].versions
         assert rollout.sampler_logprobs == pytest.approx(whole[i, rollout.index].sampler_logprobs, abs=1e-4)
-    assert sum("is lost" in w for w in warnings) == 2
+    assert {w.split(" is lost")[0] for w in warnings if "is lost" in w} == {"replica 0", "replica 1"}
 
 
 def test_the_board_is_not_written_while_it_is_read_and_once_for_all_readers():
