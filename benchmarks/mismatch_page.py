@@ -52,7 +52,7 @@ def small(value: float) -> str:
 def gap_table(sides: Mapping[str, Any], trainer: str) -> list[str]:
     """How far each sampler is from a trainer in this precision."""
     header = (
-        *("sampler", "mean log-prob gap", "mean prob gap", "max prob gap", "correlation"),
+        *("sampler", "answers", "mean log-prob gap", "mean prob gap", "max prob gap", "correlation"),
         *("KL(sampler, trainer)", "KL(trainer, sampler)", "perplexity ratio", "ESS at 64", "ESS at 256"),
     )
     names = (
@@ -60,7 +60,9 @@ def gap_table(sides: Mapping[str, Any], trainer: str) -> list[str]:
         *("kl", "kl_reverse", "perplexity_ratio", "ess_64", "ess_256"),
     )
     scored = {name: side["gap"][trainer] for name, side in sides.items() if trainer in side["gap"]}
-    return table(header, [[name, *(small(found[n]) for n in names)] for name, found in scored.items()])
+    return table(
+        header, [[name, found["rollouts"], *(small(found[n]) for n in names)] for name, found in scored.items()]
+    )
 
 
 def bypass_table(sides: Mapping[str, Any]) -> list[str]:
