@@ -15,6 +15,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal, Protocol
 
 from assay.data.prompts import PromptSet
@@ -291,8 +292,8 @@ class GroupSource:
         seen, self._seen = self._seen, []
         unused, self._unused = self._unused, []
         self._heard = 0
-        for admission in [a for a in self._makings if a not in self.schedule.running | self.schedule.ready]:
-            del self._makings[admission]
+        untrained = self.schedule.running | self.schedule.ready
+        self._makings = {a: m for a, m in self._makings.items() if a in untrained}
         if not self.schedule.in_order:
             self._fill()
         return Harvest(
@@ -339,7 +340,8 @@ class GroupSource:
 
     def _hear(self) -> None:
         self._heard += 1
-        running = (self._makings[a] for a in self.schedule.running)
+        near = islice(self.schedule.running, 2 * self.schedule.prompts_per_step)  # the next steps, of what may be many
+        running = (self._makings[a] for a in near)
         self.progress(self._heard, self._heard + sum(len(m.missing) for m in running))
 
     def _unfinished(self, partials: dict[int, dict[int, Rollout]]) -> InFlight:
