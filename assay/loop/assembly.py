@@ -147,7 +147,8 @@ async def assemble(
         evaluator = None
         if held_out is not None:
             held = partial(evaluate, dispatcher, scorer, held_out, settings, thinking=thinking_of(settings, tokenizer))
-            evaluator = _evaluator(held, weights, policy, shown)
+            drained = None if settings.regime.in_flight else source.drained
+            evaluator = _evaluator(held, weights, policy, shown, drained)
         worker = stack.enter_context(ThreadPoolExecutor(1, "update")) if _overlaps(settings) else None
         run = Run(
             settings, folder, store, recorder, phases, evaluator, policy, source, state, limit, describe, worker, drift
@@ -251,9 +252,18 @@ def sampled_groups(makings: Makings) -> GroupSource:
 
 
 def thinking_of(recipe: Recipe, tokenizer: Any) -> ThinkingBudget | None:
-    """The thinking budget that the recipe sets, in the tokenizer's tokens."""
+    """The thinking budget that the recipe sets, in the tokenizer's tokens. Raises UserError for one without room."""
     settings = recipe.rollout.thinking
-    return None if settings is None else thinking_budget(settings.budget, settings.close, encoder(tokenizer))
+    if settings is None:
+        return None
+    thinking = thinking_budget(settings.budget, settings.close, encoder(tokenizer))
+    forced, cap = len(thinking.forced), recipe.rollout.max_tokens
+    if settings.budget + forced >= cap:
+        raise UserError(
+            f"rollout.thinking.budget: {settings.budget} and the {forced} tokens of rollout.thinking.close leave no "
+            f"answer within rollout.max_tokens = {cap}: use at most {max(1, cap - forced - 1)}"
+        )
+    return thinking
 
 
 def _overlaps(recipe: Recipe) -> bool:
@@ -262,11 +272,17 @@ def _overlaps(recipe: Recipe) -> bool:
 
 
 def _evaluator(
-    held: Callable[..., Awaitable[Evaluation]], weights: Weights, policy: Policy, console: Console
+    held: Callable[..., Awaitable[Evaluation]],
+    weights: Weights,
+    policy: Policy,
+    console: Console,
+    drained: Callable[[], Awaitable[None]] | None,
 ) -> Callable[[], Awaitable[Evaluation]]:
-    """Evaluates the policy as it is: what was not published yet is published first."""
+    """Evaluates the policy as it is: what was not published yet is published first, once ``drained`` of answers."""
 
     async def evaluated() -> Evaluation:
+        if drained is not None and weights.dispatcher.engine.version != weights.version:
+            await drained()
         await weights.catch_up(policy)
         return await held(progress=partial(console.phase, "evaluate"))
 

@@ -60,6 +60,10 @@ class StopRequest:
 
         Work that is done when the request comes counts. Nothing of abandoned work is left running.
         """
+        if self._asked.is_set():  # else work that never waits would be done before the request is looked at
+            if asyncio.iscoroutine(work):
+                work.close()
+            raise Interrupted
         task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self._asked.wait())
         try:
             await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)

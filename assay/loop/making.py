@@ -103,15 +103,32 @@ class Making:
         """Places whose rollout waits for its verdict."""
         return [place for place in sorted(self.rollouts) if place not in self.verdicts]
 
-    def settle(self, asking: Asking) -> None:
-        """After a round: drop places beyond ``keep``, and have rollouts with an invalid verdict sampled anew.
-
-        As long as attempts are left, that is; then they stay as they are, without a reward.
-        """
+    def trim(self) -> None:
+        """Drop the places without a rollout once there are ``keep`` rollouts."""
         if len(self.rollouts) == self.keep:
             for place in self.missing:
-                del self.indices[place], self.begun[place]
-        lost = [p for p in sorted(self.rollouts) if not self.verdicts[p].valid]
+                del self.indices[place]
+                self.begun.pop(place, None)
+
+    def forget_invalid(self) -> bool:
+        """Have rollouts whose verdict is the verifier's fault judged again; were there any?"""
+        lost = [p for p, v in self.verdicts.items() if not v.valid and self.rollouts[p].finish != "error"]
+        for place in lost:
+            del self.verdicts[place]
+        return bool(lost)
+
+    def all_verdicts(self) -> Iterator[Verdict]:
+        """Every verdict so far, also of rollouts that were sampled anew."""
+        yield from self.verdicts.values()
+        yield from (verdict for _, verdict in self.replaced)
+
+    def settle(self, asking: Asking) -> None:
+        """After a round: have rollouts with an invalid verdict sampled anew, as long as attempts are left.
+
+        Then they stay as they are, without a reward.
+        """
+        self.trim()
+        lost = [p for p in sorted(self.rollouts) if p in self.verdicts and not self.verdicts[p].valid]
         if not lost or self.attempts == asking.max_retries:
             return
         self.attempts += 1
@@ -157,6 +174,7 @@ async def make(
         judging = Judging(scorer, dispatcher)
         try:
             for m in makings:
+                m.trim()
                 judging.catch_up(m)
             requests = [r for m in makings for r in m.requests(asking)]
 
@@ -170,7 +188,7 @@ async def make(
             await judging.end()
         for m in makings:
             m.settle(asking)
-        if not any(m.missing for m in makings):
+        if not any(m.missing or m.unjudged() for m in makings):
             return
 
 
@@ -185,7 +203,8 @@ class Judging:
     def take(self, making: Making, rollout: Rollout, asking: Asking) -> None:
         """Note an answer, and judge it now, or its group once that is whole."""
         place = making.take(rollout, asking)
-        if place is not None and len(making.rollouts) == making.keep and making.missing:
+        arrived = any(r is rollout for r in making.rollouts.values())
+        if arrived and len(making.rollouts) == making.keep and making.missing:
             self._spawn(self._dispatcher.cancel(making.admission))
         if self._scorer.per_group:
             if not making.missing:

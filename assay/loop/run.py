@@ -186,6 +186,8 @@ class Run:
             self.state,
             step=step,
             version=self.state.version + 1,
+            cursor=self._source.cursor,
+            admissions=self._source.admissions,
             kl=asdict(CONTROLLERS[settings.controller](self.kl, settings, measured, rollouts)),
             bad_steps=0 if update.finite else self.state.bad_steps + 1,
             drift=asdict(self._drift.state),
@@ -203,7 +205,7 @@ class Run:
         kept = periodic or self.finished or (settings.keep_best and step == self._best_step())
         back = step == (self._drift.state.restored if step else 0) and self._drift.can_roll_back
         if (step and kept) or back:
-            self.checkpoint(await self._source.in_flight())
+            self.checkpoint(await self._what_is_left())
 
     def checkpoint(self, in_flight: InFlight) -> None:
         """Write the present state, with weights, optimizer and ``in_flight``, which must be of this very moment.
@@ -216,7 +218,9 @@ class Run:
             in_flight.write(folder)
 
         self._take_times()
-        state = replace(self.state, cursor=self._source.cursor, admissions=self._source.admissions)
+        state = self.state
+        if not self.synchronous:  # groups go on being started between two steps
+            state = replace(state, cursor=self._source.cursor, admissions=self._source.admissions)
         with self.phases("checkpoint"):
             self._store.save(state, write, self._best_step(), self._drift.state.good)
 
@@ -260,11 +264,11 @@ class Run:
             raise
 
     async def _what_is_left(self) -> InFlight:
-        """What is in flight as something has failed: with what the engine knows of it, if it still answers."""
+        """What is in flight: with what the engine knows of it, if it still answers."""
         try:
-            return await self._source.in_flight()
+            return await self._source.in_flight(self.state.version)
         except AssayError:
-            return self._source.known()
+            return self._source.known(self.state.version)
 
     def _best_step(self) -> int | None:
         return best_step(self._recorder.evaluations())

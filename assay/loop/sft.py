@@ -24,7 +24,7 @@ from assay.loop.source import Harvest
 from assay.loop.trainer import Outcome, run_loop
 from assay.policy.policy import Update
 from assay.recipe.load import Resolved
-from assay.recipe.schema import CorrectionRecipe, DataRecipe, DriftRecipe, KlRecipe, Recipe
+from assay.recipe.schema import CorrectionRecipe, DataRecipe, DriftRecipe, KlRecipe, Recipe, RegimeRecipe, SyncRecipe
 from assay.records import Group, Prompt, Rollout, Segment, Verdict
 from assay.track.console import Console
 
@@ -58,11 +58,11 @@ class CompletionSource:
         groups = tuple(self._group(self.prompts.prompts[k], first + i) for i, k in enumerate(indices))
         return Harvest(groups, origin="given")
 
-    async def in_flight(self) -> InFlight:
+    async def in_flight(self, version: int) -> InFlight:
         """Nothing: what is given needs no making."""
         return InFlight()
 
-    def known(self) -> InFlight:
+    def known(self, version: int) -> InFlight:
         """Nothing, again."""
         return InFlight()
 
@@ -157,6 +157,7 @@ def supervised(recipe: Recipe) -> Recipe:
     rollout = recipe.rollout.model_copy(update={"temperature": 1.0, "dynamic_sampling": False})
     track = recipe.track.model_copy(update={"rollouts": False})
     changed = {"objective": objective, "rollout": rollout, "track": track, "drift": DriftRecipe()}
+    changed |= {"regime": RegimeRecipe(), "sync": SyncRecipe(backend=recipe.sync.backend, gguf=recipe.sync.gguf)}
     return recipe.model_copy(update=changed)
 
 

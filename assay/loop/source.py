@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal, Protocol
@@ -23,8 +23,8 @@ from assay.data.sampler import PromptSampler
 from assay.errors import AssayError, UserError
 from assay.loop.in_flight import InFlight, Unfinished, with_partials
 from assay.loop.making import Asking, Making, make
-from assay.loop.schedule import Schedule
-from assay.records import Group, Rollout
+from assay.loop.schedule import Place, Schedule
+from assay.records import Group, Rollout, Verdict
 from assay.reward.scorer import Scorer
 from assay.rollout.dispatch import Dispatcher
 from assay.rollout.engine import Stats
@@ -86,11 +86,11 @@ class Source(Protocol):
         """The groups of the next step."""
         ...
 
-    async def in_flight(self) -> InFlight:
-        """What is started and not trained on."""
+    async def in_flight(self, version: int) -> InFlight:
+        """What is started and not trained on after ``version`` batches."""
         ...
 
-    def known(self) -> InFlight:
+    def known(self, version: int) -> InFlight:
         """The same without asking the engine, as when it is gone: unfinished answers are begun anew."""
         ...
 
@@ -149,6 +149,8 @@ class GroupSource:
     """Completed since the last harvest."""
     _heard: int = 0
     """Answers since the last harvest."""
+    _taken: InFlight = InFlight()
+    """The last batch handed out, as it was in flight before."""
     _held: bool = False
     _stats: Stats | None = None
 
@@ -160,16 +162,17 @@ class GroupSource:
         than ``max_invalid`` of the verdicts since the last step are invalid, and what engine or verifiers raise.
         """
         place = self.cursor, self.admissions
-        if self._stats is None:
-            self._stats = self.dispatcher.engine.stats
+        if self._stats is None or self.schedule.max_staleness == 0:
+            self._stats = self.dispatcher.engine.stats  # what evaluation and probe did between is no part of the step
         self._held = False
         try:
             while True:
                 self._fill()
-                extra = self.schedule.extra
+                extra, ready = self.schedule.extra, dict(self.schedule.ready)
                 in_round = self.schedule.in_order and self._tasks
                 batch = None if in_round else self.schedule.next_batch()
                 if batch is not None:
+                    self._taken = InFlight(self._complete_ones(ready, batch), extra)
                     return self._harvest(batch, extra)
                 await self._advance()
         except BaseException:
@@ -177,34 +180,42 @@ class GroupSource:
                 await self._give_up(place)
             raise
 
-    async def in_flight(self) -> InFlight:
-        """What is started and not trained on, with what the engine has of unfinished answers."""
+    async def in_flight(self, version: int) -> InFlight:
+        """What is started and not trained on after ``version`` batches, with what the engine has of unfinished answers.
+
+        A batch that was handed out and whose step failed is not trained on: it is among them.
+        """
         partials: dict[int, dict[int, Rollout]] = {}
         if self.schedule.running:
             for request_id, rollout in await self.dispatcher.engine.partials():
                 partials.setdefault(request_id, {})[rollout.index] = rollout
-        return self._unfinished(partials)
+        return self._unfinished(partials, version)
 
-    def known(self) -> InFlight:
+    def known(self, version: int) -> InFlight:
         """What is started and not trained on, without what only the engine has."""
-        return self._unfinished({})
+        return self._unfinished({}, version)
 
     def restore(self, in_flight: InFlight, version: int) -> None:
         """Go on after ``version`` batches; what was running is started again at the next `next_groups`."""
         self.schedule.version, self.schedule.extra = version, in_flight.extra
+        begun: list[Making] = []
         for unfinished in in_flight.groups:
             making, place = unfinished.making, unfinished.place
+            again = making.forget_invalid()  # the verifier may have been mended since
+            if place is None or place.blank:
+                self._unused += [making.group()] if unfinished.fresh and not again else []
             if place is not None:
                 self._makings[making.admission] = making
-                queue = self.schedule.running if unfinished.stage == "running" else self.schedule.ready
-                queue[making.admission] = place
-            blank = place is None or place.blank
-            if unfinished.stage == "ready" and not blank:
-                self._groups[making.admission] = making.group()
-            if unfinished.fresh:
+                if unfinished.stage == "running" or (again and not place.blank):
+                    self.schedule.running[making.admission] = place
+                    begun.append(making)
+                    continue
+                self.schedule.ready[making.admission] = place
+                if not place.blank:
+                    self._groups[making.admission] = making.group()
+            if unfinished.fresh and not again:
                 self._seen.append(making)
-                self._unused += [making.group()] if blank else []
-        self._begin([u.making for u in in_flight.groups if u.stage == "running"])
+        self._begin(begun)
 
     async def drained(self) -> None:
         """Wait until no answer is being made; none is begun before the next call of `next_groups`."""
@@ -217,6 +228,7 @@ class GroupSource:
         """Give up every group that is not trained on, as after a rollback; returns how many those were."""
         await self.close()
         gone = self.schedule.discard()
+        self._unused += self._groups.values()  # complete and never trained on: the next step reports them
         self._makings, self._groups = {}, {}
         return len(gone)
 
@@ -272,7 +284,7 @@ class GroupSource:
         group = making.group()
         self._seen.append(making)
         if len(self._seen) >= self.schedule.prompts_per_step:
-            refuse_broken_verifiers(self._judged(), self.max_invalid)
+            refuse_invalid([v for m in self._seen for v in m.all_verdicts()], self.max_invalid)
         signal = self.schedule.max_extra is None or self.has_signal(group)
         self.schedule.complete(making.admission, signal)
         if signal:
@@ -281,10 +293,6 @@ class GroupSource:
             self._unused.append(group)
         if making.admission not in self.schedule.ready:
             del self._makings[making.admission]
-
-    def _judged(self) -> list[Group]:
-        groups = [m.group() for m in self._seen]
-        return groups + [lost for m in self._seen if (lost := m.lost()) is not None]
 
     def _harvest(self, batch: list[int], extra: int) -> Harvest:
         engine = self.dispatcher.engine
@@ -344,23 +352,36 @@ class GroupSource:
         running = (self._makings[a] for a in near)
         self.progress(self._heard, self._heard + sum(len(m.missing) for m in running))
 
-    def _unfinished(self, partials: dict[int, dict[int, Rollout]]) -> InFlight:
-        fresh, makings = {m.admission for m in self._seen}, self._makings
+    def _unfinished(self, partials: dict[int, dict[int, Rollout]], version: int) -> InFlight:
+        if self.schedule.max_staleness == 0:
+            return InFlight()  # a step that failed begins again with its prompts
         running = [
-            Unfinished(with_partials(makings[a], partials.get(a, {})), place, "running")
+            Unfinished(with_partials(self._makings[a], partials.get(a, {})), place, "running")
             for a, place in sorted(self.schedule.running.items())
         ]
-        ready = [Unfinished(makings[a], place, "ready", a in fresh) for a, place in self.schedule.ready.items()]
-        unused = [Unfinished(m, None, "unused", True) for m in self._seen if m.admission not in makings]
-        return InFlight((*running, *ready, *unused), self.schedule.extra)
+        complete = self._complete_ones(self.schedule.ready, [*self.schedule.ready])
+        if self.schedule.version > version:
+            return InFlight((*running, *self._taken.groups, *complete), self._taken.extra)
+        return InFlight((*running, *complete), self.schedule.extra)
+
+    def _complete_ones(self, ready: Mapping[int, Place], admissions: Sequence[int]) -> tuple[Unfinished, ...]:
+        """The complete groups ``admissions``, and those that were set aside since the last step."""
+        fresh = {m.admission for m in self._seen}
+        kept = [Unfinished(self._makings[a], ready[a], "ready", a in fresh) for a in admissions]
+        aside = [Unfinished(m, None, "unused", True) for m in self._seen if m.admission not in self._makings]
+        return (*kept, *aside)
 
 
 def refuse_broken_verifiers(groups: Sequence[Group], max_invalid: float) -> None:
+    """`refuse_invalid` for the verdicts of groups."""
+    refuse_invalid([v for g in groups for v in g.verdicts], max_invalid)
+
+
+def refuse_invalid(verdicts: Sequence[Verdict], max_invalid: float) -> None:
     """Raise with the commonest reason when more than this share of the verdicts is invalid.
 
     UserError where a verifier raised, which its author can mend; AssayError where it was slow or out of reach.
     """
-    verdicts = [v for g in groups for v in g.verdicts]
     bad = [v for v in verdicts if not v.valid]
     if len(bad) > max_invalid * len(verdicts):
         (outcome, message), count = Counter((v.outcome, v.message) for v in bad).most_common(1)[0]

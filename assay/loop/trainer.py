@@ -40,11 +40,12 @@ from assay.loop.assembly import Makings, Parts, assemble, sampled_groups
 from assay.loop.interrupt import Interrupted
 from assay.loop.memory import memory
 from assay.loop.run import Describe, described
-from assay.loop.source import Source
+from assay.loop.source import Harvest, Source
 from assay.policy.batch import pack
 from assay.policy.export import export, model_card
+from assay.policy.policy import Policy, Update
 from assay.recipe.load import Resolved
-from assay.recipe.schema import Recipe
+from assay.recipe.schema import Recipe, RewardRecipe
 from assay.track.console import Console
 
 
@@ -72,8 +73,7 @@ async def drive(parts: Parts) -> bool:
             async with run.doing("update"):
                 if run.synchronous:
                     await weights.dispatcher.engine.sleep()  # nothing is in flight; the publish wakes it
-                batch = pack(harvest.groups, run.recipe.reward, harvest.version)
-                update = await run.off_loop(partial(policy.update, batch, run.kl.coefficient))
+                update = await run.off_loop(partial(updated, policy, harvest, run.recipe.reward, run.kl.coefficient))
             async with run.doing("publish"):
                 drifted = await run.drifted(update)
                 due = run.publish_due(weights.dispatcher.engine.version)
@@ -85,6 +85,11 @@ async def drive(parts: Parts) -> bool:
     except Interrupted:
         return False
     return True
+
+
+def updated(policy: Policy, harvest: Harvest, reward: RewardRecipe, kl_coefficient: float) -> Update:
+    """The policy, moved by a step's groups."""
+    return policy.update(pack(harvest.groups, reward, harvest.version), kl_coefficient)
 
 
 def train(recipe: Recipe | Resolved, *, resume: bool | Path = False, console: Console | None = None) -> Outcome:

@@ -111,16 +111,18 @@ class Dispatcher:
             self._quiet.set()
 
     def _deliver(self, request_id: int, rollout: Rollout) -> _Asker:
-        asker = self._askers.pop((request_id, rollout.index), None)
-        if asker is None:
+        key = request_id, rollout.index
+        if key not in self._askers:
             raise AssayError(f"the engine gave rollout {rollout.index} of request {request_id}, which nobody asked for")
-        asker.left -= 1
+        asker = self._askers[key]
         if asker.heard is not None:
-            asker.heard(request_id, rollout)
+            asker.heard(request_id, rollout)  # should it raise, its asker is told
+        del self._askers[key], self._since[key]
+        asker.left -= 1
         return asker
 
     def _fail(self, error: BaseException) -> None:
-        askers, self._askers = set(self._askers.values()), {}
+        askers, self._askers, self._since = set(self._askers.values()), {}, {}
         for asker in askers:
             if not asker.done.done():
                 asker.done.set_exception(error)

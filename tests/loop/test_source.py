@@ -12,7 +12,7 @@ from loop_helpers import TalkingEngine, TalkingScorer, next_step, talking_source
 
 from assay.data.sampler import PromptSampler
 from assay.errors import AssayError
-from assay.loop.interrupt import StopRequest
+from assay.loop.interrupt import Interrupted, StopRequest
 from assay.records import Group, Verdict
 
 
@@ -181,6 +181,17 @@ def test_a_request_to_stop_abandons_work_and_waits_for_it_to_end() -> None:
             await task
         assert ended == ["cleaned up"]
         assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scenario())
+
+
+def test_a_request_to_stop_is_heard_though_the_work_would_be_done_at_once() -> None:
+    async def scenario() -> None:
+        stop = StopRequest(lambda: None)
+        assert await stop.unless_asked(asyncio.sleep(0, "ready")) == "ready"
+        stop._asked.set()
+        with pytest.raises(Interrupted):
+            await stop.unless_asked(asyncio.sleep(0, "ready"))
 
     asyncio.run(scenario())
 

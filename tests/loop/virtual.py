@@ -62,6 +62,8 @@ class _Answer:
     index: int
     tokens: int
     versions: list[int]
+    end: Finish
+    """How it will finish."""
     finish: Finish | None = None
 
 
@@ -89,8 +91,8 @@ class SlowEngine:
         self._alive()
         for index in range(request.first_index, request.first_index + request.n):
             begun = [v for s in request.begun for v in s.versions]
-            longest = min(self._length(), request.sampling.max_tokens)
-            answer = _Answer(request, index, max(longest, len(begun) + 1), begun)
+            wanted, cap = max(self._length(), len(begun) + 1), request.sampling.max_tokens
+            answer = _Answer(request, index, min(wanted, cap), begun, "length" if wanted > cap else "stop")
             self._waiting.appendleft(answer) if request.urgent else self._waiting.append(answer)
 
     async def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
@@ -109,7 +111,7 @@ class SlowEngine:
             for answer in self._running:
                 if answer.finish is None:
                     answer.versions += [version] * stretch
-                    answer.finish = "stop" if len(answer.versions) >= answer.tokens else None
+                    answer.finish = answer.end if len(answer.versions) >= answer.tokens else None
             self._retire()
 
     async def cancel(self, request_id: int) -> None:
