@@ -127,9 +127,7 @@ def further(details: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def text(folder: Path) -> str:
     """The page about all results in a folder."""
     results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
-    results = [
-        r for r in results if "settings" in r
-    ]  # the studies have results of another form, and pages of their own
+    results = [r for r in results if "ratio" in r]  # studies have results of another form, and pages of their own
     intro = [
         "# Benchmarks",
         "",
