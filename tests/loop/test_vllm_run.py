@@ -27,8 +27,15 @@ def on_server(server) -> dict:
     return {"engine": "vllm_server", "servers": [server.engine._port.url], "dtype": "float32", "timeout_s": 60}
 
 
-def test_a_run_on_a_running_server(place, vllm_served):
-    outcome = quick(place, rollout=on_server(vllm_served), run={"steps": 3})
+@pytest.fixture
+def server(vllm_served):
+    """The server that runs, given back with the weights that other tests expect of it."""
+    yield vllm_served
+    vllm_served.run(vllm_served.publish(seed=0))
+
+
+def test_a_run_on_a_running_server(place, server):
+    outcome = quick(place, rollout=on_server(server), run={"steps": 3})
     steps = metrics_of(outcome)
     assert outcome.finished
     assert len(steps) == 3
@@ -49,7 +56,7 @@ def test_a_run_beside_the_trainer_with_adapters(place):
     assert "INFO" in (outcome.folder / "vllm.log").read_text()  # there, and not among what the run shows
 
 
-def test_a_sync_that_does_nothing_stops_the_run_at_that_step(place, vllm_served, monkeypatch):
+def test_a_sync_that_does_nothing_stops_the_run_at_that_step(place, server, monkeypatch):
     """vLLM is told of version 2, and given nothing of it: every call succeeds."""
     honest = FileTransfer.send
 
@@ -62,5 +69,5 @@ def test_a_sync_that_does_nothing_stops_the_run_at_that_step(place, vllm_served,
 
     monkeypatch.setattr(FileTransfer, "send", send)
     with pytest.raises(AssayError, match=r"version 2.*did not arrive"):
-        quick(place, rollout=on_server(vllm_served), update={"learning_rate": 0.1}, run={"steps": 3, "name": "lied-to"})
+        quick(place, rollout=on_server(server), update={"learning_rate": 0.1}, run={"steps": 3, "name": "lied-to"})
     assert len(read_metrics(place / "runs" / "lied-to" / "metrics.jsonl")) == 1
