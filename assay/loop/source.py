@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from assay.data.prompts import PromptSet
 from assay.data.sampler import PromptSampler
@@ -262,14 +262,12 @@ class GroupSource:
         self._makings |= {m.admission: m for m in makings}
         for together in [list(makings)] if self.schedule.in_order else [[m] for m in makings]:
             if together:
-                work = make(together, self.dispatcher, self.scorer, self.asking, self._hear)
-                task = asyncio.create_task(self._follow(work, together))
-                self._tasks.add(task)
+                self._tasks.add(asyncio.create_task(self._follow(together)))
 
-    async def _follow(self, work: Coroutine[Any, Any, None], makings: Sequence[Making]) -> None:
+    async def _follow(self, makings: Sequence[Making]) -> None:
         """See groups to their end, and start what their end makes room for."""
         try:
-            await work
+            await make(makings, self.dispatcher, self.scorer, self.asking, self._hear)
             for making in makings:
                 self._complete(making)
         finally:

@@ -80,19 +80,23 @@ def test_a_publish_changes_what_is_sampled_from(it):
 
 
 def test_weights_may_change_under_running_answers(it):
-    it.run(it.publish(seed=0))
     request = ask(n=3, max_tokens=900)
 
     async def scenario():
+        await it.publish(seed=0)
         await it.engine.submit(request)
         following = asyncio.create_task(it.answers())
         await it.until(lambda held: any(map(len, held.values())))
         return await it.publish(seed=1), await following
 
-    with it.endless():
-        new, answers = it.run(scenario())
-    old, versions = llama(), [r.segments[0].versions for r in answers.values()]
-    assert any(set(v) == {new - 1, new} for v in versions)
+    for _ in range(6):  # on a busy machine the answers may all be at their end before the publish is
+        with it.endless():
+            new, answers = it.run(scenario())
+        if any(set(r.segments[0].versions) == {new - 1, new} for r in answers.values()):
+            break
+    else:
+        pytest.fail("no answer went on under the new weights")
+    old = llama()
     for rollout in answers.values():
         (segment,) = rollout.segments
         assert list(segment.versions) == sorted(segment.versions)
