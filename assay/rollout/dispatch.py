@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import cast
 
 from assay.errors import AssayError
 from assay.records import Rollout
@@ -87,9 +86,8 @@ class Dispatcher:
         try:
             while self._askers:
                 self._readings += 1
-                answers = cast("AsyncGenerator[tuple[int, Rollout], None]", self.engine.finished())
                 last: _Asker | None = None
-                async with aclosing(answers):
+                async with aclosing(self.engine.finished()) as answers:
                     async for request_id, rollout in answers:
                         asker = self._deliver(request_id, rollout)
                         if not self._askers:

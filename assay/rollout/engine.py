@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -127,7 +127,7 @@ class Engine(Protocol):
         """Queue a request. Raises UserError when its prompt leaves no room for an answer in the context."""
         ...
 
-    def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
+    def finished(self) -> AsyncGenerator[tuple[int, Rollout], None]:
         """Yield (request id, rollout) as rollouts finish; ends when nothing is in flight.
 
         A rollout that could not be made comes with the finish ``error``. Raises AssayError when the engine is gone.
@@ -158,15 +158,22 @@ class Engine(Protocol):
         ...
 
 
-def check_prompt(prompt: Prompt, context: int | None) -> None:
-    """Raise UserError when a prompt is empty, or leaves no room for an answer in the context."""
+def room_of(request: Request, context: int | None, whose: str = "the model's context") -> int:
+    """Tokens that may be sampled behind what the request has begun. Raises UserError as `check_prompt`."""
+    check_prompt(request.prompt, context, whose)
+    begun, most = sum(len(s.token_ids) for s in request.begun), request.sampling.max_tokens
+    return (most if context is None else min(most, context - len(request.prompt.token_ids))) - begun
+
+
+def check_prompt(prompt: Prompt, context: int | None, whose: str = "the model's context") -> None:
+    """Raise UserError when a prompt is empty, or leaves no room for an answer in the context, which is ``whose``."""
     length = len(prompt.token_ids)
     if length == 0:
         raise UserError(f"prompt {prompt.id} ({prompt.source}) has no tokens")
     if context is not None and length >= context:
         raise UserError(
-            f"prompt {prompt.id} ({prompt.source}) has {length} tokens and the model's context is {context}: "
-            "lower data.max_prompt_tokens, or use a model with a longer context"
+            f"prompt {prompt.id} ({prompt.source}) has {length} tokens and {whose} is {context}: "
+            "lower data.max_prompt_tokens, or use a model or an engine with a longer context"
         )
 
 

@@ -14,15 +14,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from assay.errors import AssayError, UserError
 from assay.records import Rollout
 from assay.rollout.engine import Engine, EngineFailed, Limits, Request, Stats
 from assay.rollout.ledger import Flight, Ledger, requests_for
+from assay.rollout.outbox import Outbox
 
 LOG = logging.getLogger("assay")
 
@@ -76,16 +77,13 @@ class Fleet:
         self._members = [Member(r, r.engine) for r in replicas]
         self._retries, self._restarts, self._warn = retries, restarts_of_each, warn or LOG.warning
         self._ledger: Ledger[Member] = Ledger()
-        self._done: deque[tuple[int, Rollout]] = deque()
+        self._outbox = Outbox()
         self._waiting: deque[Flight[Member]] = deque()
-        self._news = asyncio.Event()
         self._change = asyncio.Event()
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._failure: BaseException | None = None
         self._retired = Stats()
         self._version = replicas[0].engine.version
-        self._consumed = False
         self._closed = False
 
     @property
@@ -124,7 +122,7 @@ class Fleet:
 
     async def submit(self, request: Request) -> None:
         """Queue a request at a replica. Raises UserError as its engine does, AssayError when none is left."""
-        self._check()
+        self._outbox.check()
         flights = self._ledger.enter(request)
         try:
             if request.urgent and request.n > 1:
@@ -135,25 +133,12 @@ class Fleet:
             self._ledger.strike(flights)
             raise
 
-    async def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
+    def finished(self) -> AsyncGenerator[tuple[int, Rollout], None]:
         """Yield (request id, rollout) as rollouts finish; ends when nothing is in flight. One consumer at a time.
 
         Raises AssayError when no replica is left, UserError or EngineFailed as an engine does.
         """
-        if self._consumed:
-            raise RuntimeError("finished() is already being consumed")
-        self._consumed = True
-        try:
-            while True:
-                while self._done:
-                    yield self._done.popleft()
-                self._check()
-                if not self._ledger.flights:
-                    return
-                self._news.clear()
-                await self._news.wait()
-        finally:
-            self._consumed = False
+        return self._outbox.drain(lambda: bool(self._ledger.flights))
 
     async def cancel(self, request_id: int) -> None:
         """End the request's unfinished rollouts as ``cancelled``, tokens kept; ``finished`` yields them."""
@@ -174,12 +159,12 @@ class Fleet:
         """
         self._version = version
         while True:
-            self._check()
+            self._outbox.check()
             async with self._turn:
                 await asyncio.gather(*(self._ask(m, m.engine.publish(version)) for m in self._serving()))
             if self._serving():
                 return
-            if self._failure is None:
+            if self._outbox.failure is None:
                 self._change.clear()
                 await self._change.wait()
 
@@ -195,8 +180,7 @@ class Fleet:
                 self._lose(member, error)
         flights = self._ledger.flights.values()
         unfinished = [(f.request.id, known.get(f.name) or f.rollout("cancelled")) for f in flights]
-        unseen = [(i, replace(r, finish="cancelled")) for i, r in self._done if r.finish in ("stop", "length")]
-        return unfinished + unseen
+        return unfinished + self._outbox.unseen()
 
     async def sleep(self) -> None:
         """Put every replica to sleep: nothing is in flight."""
@@ -216,15 +200,8 @@ class Fleet:
     def _serving(self) -> list[Member]:
         return [m for m in self._members if m.serves]
 
-    def _check(self) -> None:
-        if isinstance(self._failure, AssayError):
-            raise type(self._failure)(str(self._failure)) from self._failure
-        if self._failure is not None:
-            raise self._failure
-
     def _fail(self, failure: BaseException) -> None:
-        self._failure = self._failure or failure
-        self._news.set()
+        self._outbox.fail(failure)
         self._change.set()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -288,8 +265,7 @@ class Fleet:
         """Take in what a replica finishes, until it has nothing in flight."""
         try:
             while asked := [f for f in self._ledger.owned(member) if f.sent]:
-                stream = cast("AsyncGenerator[tuple[int, Rollout], None]", member.engine.finished())
-                async with aclosing(stream):
+                async with aclosing(member.engine.finished()) as stream:
                     async for request_id, rollout in stream:
                         self._take(member, request_id, rollout)
                 self._reissue([f for f in asked if self._ledger.find(member, *f.name) is f], avoid=member)
@@ -306,9 +282,11 @@ class Fleet:
             flight.known = rollout if rollout.segments else flight.known
             self._reissue([flight], avoid=member)
             return
+        self._deliver(flight, rollout)
+
+    def _deliver(self, flight: Flight[Member], rollout: Rollout) -> None:
         self._ledger.strike([flight])
-        self._done.append((request_id, rollout))
-        self._news.set()
+        self._outbox.put(flight.request.id, rollout)
 
     def _lose(self, member: Member, error: AssayError) -> None:
         """Take a replica out: it is closed and started anew where possible, the others are asked for the rest."""
@@ -395,9 +373,7 @@ class Fleet:
     def _end(self, flights: Iterable[Flight[Member]]) -> None:
         """Yield them as they are: ``cancelled`` where that was asked for, else ``error``."""
         for flight in flights:
-            self._ledger.strike([flight])
-            self._done.append((flight.request.id, flight.rollout("cancelled" if flight.cancelled else "error")))
-            self._news.set()
+            self._deliver(flight, flight.rollout("cancelled" if flight.cancelled else "error"))
 
 
 def _detach(flights: Iterable[Flight[Member]]) -> None:

@@ -9,22 +9,21 @@ the logits that no processor has touched.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from assay.errors import UserError
 from assay.records import Finish, Rollout, Segment
-from assay.rollout.engine import EngineFailed, Limits, Request, Stats
+from assay.rollout.engine import EngineFailed, Limits, Request, Stats, check_prompt, room_of
 from assay.rollout.native import stop_tokens
 from assay.rollout.sampling import Sampling
-from assay.rollout.segments import appended, begun_tokens
+from assay.rollout.seeds import seed_of
+from assay.rollout.segments import appended, begun_tokens, decoder, is_whole
 from assay.rollout.weights import GenerationWeights, causal_lm_of
 
 
@@ -39,10 +38,7 @@ class Batch:
     @property
     def seed(self) -> int:
         """Of torch's generator."""
-        request = self.request
-        held = sum(len(s.token_ids) for s in request.begun)
-        name = f"{request.seed}\x1f{request.id}\x1f{self.first}\x1f{held}\x1f{request.prompt.id}".encode()
-        return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little") >> 1
+        return seed_of(self.request, self.first, len(begun_tokens(self.request.begun)))
 
 
 class GenerateEngine:
@@ -64,7 +60,7 @@ class GenerateEngine:
         """
         causal_lm = causal_lm_of(model)
         self._weights = GenerationWeights(model, dtype, snapshot=snapshot)
-        self._tokenizer = tokenizer
+        self._decode = decoder(tokenizer)
         self._stop = stop_tokens(causal_lm, tokenizer) if stop is None else stop
         context = getattr(causal_lm.config.get_text_config(), "max_position_embeddings", None)
         self._limits = Limits(context, max_running)
@@ -96,15 +92,7 @@ class GenerateEngine:
 
     async def submit(self, request: Request) -> None:
         """Queue a request, an urgent one first. Raises UserError when its prompt leaves no room in the context."""
-        length, context = len(request.prompt.token_ids), self._limits.context
-        where = f"prompt {request.prompt.id} ({request.prompt.source})"
-        if length == 0:
-            raise UserError(f"{where} has no tokens")
-        if context is not None and length >= context:
-            raise UserError(
-                f"{where} has {length} tokens and the model's context is {context}: lower data.max_prompt_tokens, or "
-                "use a model with a longer context"
-            )
+        check_prompt(request.prompt, self._limits.context)
         size, end = self._limits.max_running, request.first_index + request.n
         batches = [Batch(request, i, min(size, end - i)) for i in range(request.first_index, end, size)]
         if request.urgent:
@@ -112,7 +100,7 @@ class GenerateEngine:
         else:
             self._waiting.extend(batches)
 
-    async def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
+    async def finished(self) -> AsyncGenerator[tuple[int, Rollout], None]:
         """Yield (request id, rollout), a batch after the other; ends when nothing waits. One consumer at a time."""
         if self._consumed:
             raise RuntimeError("finished() is already being consumed")
@@ -155,10 +143,7 @@ class GenerateEngine:
     def _generate(self, batch: Batch) -> list[Rollout]:
         request, started = batch.request, time.perf_counter()
         begun = begun_tokens(request.begun)
-        room = request.sampling.max_tokens - len(begun)
-        if self._limits.context is not None:
-            room = min(room, self._limits.context - len(request.prompt.token_ids) - len(begun))
-        whole = bool(request.begun) and request.begun[-1].kind == "policy" and begun[-1] in self._stop
+        room, whole = room_of(request, self._limits.context), is_whole(request.begun, self._stop)
         if whole or room <= 0:
             return [self._record(batch, 0, None, "stop" if whole else "length", started)]
         new, logits, scores = self._sample(batch, (*request.prompt.token_ids, *begun), room)
@@ -214,12 +199,9 @@ class GenerateEngine:
             index=batch.first + row,
             segments=segments,
             finish=finish,
-            text=self._text(tokens[:-1] if finish == "stop" else tokens),
+            text=self._decode(tokens[:-1] if finish == "stop" else tokens),
             seconds=0.0 if started is None else time.perf_counter() - started,
         )
-
-    def _text(self, tokens: list[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 def generation_config(sampling: Sampling, room: int, stop: frozenset[int]) -> Any:

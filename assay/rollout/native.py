@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -33,10 +33,11 @@ import torch
 from torch import Tensor
 
 from assay.records import Rollout
-from assay.rollout.engine import Limits, Request, Stats, check_prompt
+from assay.rollout.engine import Limits, Request, Stats, check_prompt, room_of
 from assay.rollout.sampling import sample
 from assay.rollout.scheduler import Scheduler
 from assay.rollout.seeds import uniforms
+from assay.rollout.segments import begun_tokens, decoder
 from assay.rollout.selfcheck import prepare
 from assay.rollout.sequence import Sequence
 from assay.rollout.weights import causal_lm_of
@@ -89,7 +90,7 @@ class NativeEngine:
         self._runner = prepare(model, prefill_tokens, dtype, snapshot)
         self._network = self._runner.network
         causal_lm = causal_lm_of(model)
-        self._tokenizer = tokenizer
+        self._decode = decoder(tokenizer)
         self._stop = stop_tokens(causal_lm, tokenizer) if stop is None else stop
         context = getattr(causal_lm.config.get_text_config(), "max_position_embeddings", None)
         self._limits = Limits(context, max_running)
@@ -136,7 +137,7 @@ class NativeEngine:
         check_prompt(request.prompt, self._limits.context)
         self._inbox.append(request)
 
-    async def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
+    async def finished(self) -> AsyncGenerator[tuple[int, Rollout], None]:
         """Run what was submitted; yield (request id, rollout) as they finish. One consumer at a time.
 
         In deterministic mode it ends with its round, even when requests were submitted meanwhile. Leaving it
@@ -226,9 +227,7 @@ class NativeEngine:
             self._done.extend(self._records([s for s in sequences if s.finish]))
 
     def _sequences(self, request: Request) -> list[Sequence]:
-        room = request.sampling.max_tokens
-        if self._limits.context is not None:
-            room = min(room, self._limits.context - len(request.prompt.token_ids))
+        room = room_of(request, self._limits.context) + len(begun_tokens(request.begun))
         name = (request.seed, request.id, request.prompt.id)
         indices = range(request.first_index, request.first_index + request.n)
         return [Sequence(request, i, uniforms(*name, i, room)).begin(self._stop) for i in indices]
@@ -272,7 +271,7 @@ class NativeEngine:
         return self._records(finished)
 
     def _records(self, sequences: list[Sequence]) -> list[tuple[int, Rollout]]:
-        return [(s.request.id, s.rollout(self._text)) for s in sequences]
+        return [(s.request.id, s.rollout(self._decode)) for s in sequences]
 
     def _take(self, rows: list[Sequence], logits: Tensor) -> None:
         """Sample one token for each row."""
@@ -291,6 +290,3 @@ class NativeEngine:
             for source, target in moves:
                 self._runner.cache.move(source, target, self._scheduler.running[target].cached)
         return finished
-
-    def _text(self, tokens: list[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)

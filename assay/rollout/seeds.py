@@ -6,6 +6,8 @@ import hashlib
 
 import numpy as np
 
+from assay.rollout.engine import Request
+
 
 def uniforms(seed: int, admission: int, prompt_id: str, index: int, n: int) -> np.ndarray:
     """Return ``n`` uniforms in [0, 1), float64 (n,): the i-th decides the i-th token of one rollout.
@@ -21,3 +23,17 @@ def uniforms(seed: int, admission: int, prompt_id: str, index: int, n: int) -> n
     key = int.from_bytes(hashlib.blake2b(name, digest_size=16).digest(), "little")
     words = np.random.Philox(key=key).random_raw(n)
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def seed_of(request: Request, index: int, held: int, bits: int = 63) -> int:
+    """A seed of ``bits`` bits for a generator elsewhere: of the run, the admission, the prompt, the index, and the
+    tokens that the answer holds already, so that what goes on behind them draws other numbers.
+
+    >>> from assay.records import Prompt
+    >>> from assay.rollout.sampling import Sampling
+    >>> request = Request(3, Prompt("p", (), "", (1,)), 1, Sampling(), seed=5)
+    >>> seed_of(request, 0, 0) == seed_of(request, 0, 0), seed_of(request, 0, 0) == seed_of(request, 0, 7)
+    (True, False)
+    """
+    name = f"{request.seed}\x1f{request.id}\x1f{index}\x1f{held}\x1f{request.prompt.id}".encode()
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little") >> (64 - bits)

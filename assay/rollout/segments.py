@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from assay.records import Segment
 
@@ -10,6 +11,25 @@ from assay.records import Segment
 def begun_tokens(begun: Sequence[Segment]) -> list[int]:
     """The token ids of all segments."""
     return [token for segment in begun for token in segment.token_ids]
+
+
+def is_whole(begun: Sequence[Segment], stop: frozenset[int]) -> bool:
+    """Is what was begun an answer already, since the policy itself ended it? A forced end is none.
+
+    >>> is_whole([Segment("policy", (5, 2), (-1.0, -1.0), (0, 0))], frozenset({2})), is_whole([], frozenset({2}))
+    (True, False)
+    """
+    return (
+        bool(begun)
+        and begun[-1].kind == "policy"
+        and begun[-1].token_ids[-1:] != ()
+        and begun[-1].token_ids[-1] in stop
+    )
+
+
+def decoder(tokenizer: Any) -> Callable[[list[int]], str]:
+    """How an answer's tokens become its text: all of them, special ones too, with the spaces that they have."""
+    return lambda ids: tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 def appended(begun: tuple[Segment, ...], new: Segment | None) -> tuple[Segment, ...]:

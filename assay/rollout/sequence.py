@@ -11,7 +11,7 @@ import numpy as np
 
 from assay.records import Finish, Rollout, Segment
 from assay.rollout.engine import Request
-from assay.rollout.segments import appended, begun_tokens
+from assay.rollout.segments import appended, begun_tokens, is_whole
 
 Asked = tuple[int, int]
 """What a sequence answers: the group's number, and a hash of the prompt's tokens."""
@@ -42,7 +42,7 @@ class Sequence:
         """Take over what the request had begun; an answer that was whole already is finished."""
         begun = self.request.begun
         self.tokens = begun_tokens(begun)
-        if begun and begun[-1].kind == "policy" and self.tokens[-1:] and self.tokens[-1] in stop:
+        if is_whole(begun, stop):
             self.finish = "stop"
         elif len(self.tokens) >= len(self.uniforms):
             self.finish = "length"

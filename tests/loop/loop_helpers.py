@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ class TalkingEngine:
             segment = Segment("policy", (7, 2), (-1.0, -0.5), (self.version,) * 2)
             self._waiting.append((request.id, Rollout(request.prompt.id, index, (segment,), "stop", text)))
 
-    async def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
+    async def finished(self) -> AsyncGenerator[tuple[int, Rollout], None]:
         self._random.shuffle(self._waiting)
         while self._waiting:
             if self.hanging and self._waiting[-1][1].finish != "cancelled":

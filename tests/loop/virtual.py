@@ -9,7 +9,7 @@ import asyncio
 import random
 import selectors
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -95,7 +95,7 @@ class SlowEngine:
             answer = _Answer(request, index, min(wanted, cap), begun, "length" if wanted > cap else "stop")
             self._waiting.appendleft(answer) if request.urgent else self._waiting.append(answer)
 
-    async def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
+    async def finished(self) -> AsyncGenerator[tuple[int, Rollout], None]:
         while self._done or self._running or self._waiting:
             self._alive()
             while self._done:

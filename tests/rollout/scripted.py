@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 
 from assay.errors import AssayError
@@ -75,7 +75,7 @@ class ScriptedEngine:
             self._running[request.id, i] = (request, start)
         await asyncio.sleep(0)
 
-    async def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
+    async def finished(self) -> AsyncGenerator[tuple[int, Rollout], None]:
         while self._running or self._done:
             self._act()
             self._alive()

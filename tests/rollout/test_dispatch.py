@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import pytest
 from rollout_helpers import prompt
@@ -30,7 +30,7 @@ class Bursts:
             if request.id not in self.deaf:
                 self.waiting.append((request.id, Rollout(request.prompt.id, index, (segment,), "stop", "")))
 
-    async def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
+    async def finished(self) -> AsyncGenerator[tuple[int, Rollout], None]:
         while self.waiting:
             await asyncio.sleep(0)
             yield self.waiting.pop()

@@ -202,7 +202,7 @@ def test_all_stop_tokens_and_the_seed():
     async def twice(engine):
         return await answers_of(engine, wanted), await answers_of(engine, wanted)
 
-    first, second = with_engine(model, twice, max_running=24)
+    first, second = with_engine(model, twice, max_running=12)  # one question at a time: its rows are always the same
     ends = {r.token_ids[-1] for r in first.values() if r.finish == "stop"}
     assert len(ends) > 3  # llama.cpp itself knows three
     assert all(not set(r.token_ids[:-1]) & set(stops) for r in first.values())

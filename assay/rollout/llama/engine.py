@@ -7,7 +7,7 @@ and cannot hold anything of the old one: no keys and values, no half of the weig
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from assay.records import Rollout
@@ -17,6 +17,7 @@ from assay.rollout.llama.process import Server, Settings, start_server
 from assay.rollout.remote.client import Client
 from assay.rollout.remote.exchange import Exchange
 from assay.rollout.remote.llama import LlamaDialect
+from assay.rollout.segments import decoder
 
 
 class LlamaEngine:
@@ -38,7 +39,7 @@ class LlamaEngine:
         ``timeout_s``: silence for which a server is taken for dead.
         """
         self._files, self._settings, self._timeout = files, settings, timeout_s
-        self._exchange = Exchange(LlamaDialect(), limits, stop, _decoder(tokenizer), timeout_s)
+        self._exchange = Exchange(LlamaDialect(), limits, stop, decoder(tokenizer), timeout_s)
         self._server: Server | None = None
         self._version, self._adopted = 0, adopted
         self._asleep = self._closed = False
@@ -80,7 +81,7 @@ class LlamaEngine:
             await self.publish(self._version)
         await self._exchange.submit(request)
 
-    def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
+    def finished(self) -> AsyncGenerator[tuple[int, Rollout], None]:
         """Yield (request id, rollout) as rollouts finish; AssayError when the server has died or hangs."""
         return self._exchange.finished()
 
@@ -128,10 +129,3 @@ class LlamaEngine:
         server, self._server = self._server, None
         if server is not None:
             await server.stop()
-
-
-def _decoder(tokenizer: Any) -> Any:
-    def decode(tokens: list[int]) -> str:
-        return tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-
-    return decode

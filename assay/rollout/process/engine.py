@@ -13,10 +13,8 @@ import asyncio
 import itertools
 import pickle
 import socket
-from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ import numpy as np
 from assay.errors import AssayError, UserError
 from assay.records import Rollout
 from assay.rollout.engine import Limits, Request, Stats, check_prompt
+from assay.rollout.outbox import Outbox
 from assay.rollout.process.board import Board
 from assay.rollout.process.channel import Channel
 from assay.rollout.process.handle import Handle
@@ -43,7 +42,7 @@ from assay.rollout.process.messages import (
     Submit,
 )
 from assay.rollout.process.watch import Watch
-from assay.rollout.segments import begun_tokens
+from assay.rollout.segments import begun_tokens, decoder
 from assay.rollout.sequence import Sequence
 from assay.rollout.weights import causal_lm_of
 
@@ -72,17 +71,15 @@ class ProcessEngine:
         blueprint = _pickled(Blueprint.of(model, tokenizer))
         context = getattr(causal_lm.config.get_text_config(), "max_position_embeddings", None)
         self._settings, self._name, self._board = settings, name, board
-        self._tokenizer = tokenizer
+        self._decode = decoder(tokenizer)
         self._limits = Limits(context, settings.max_running)
         self._path = "native"
         self._stats = Stats()
         self._flights: dict[tuple[int, int], Sequence] = {}
-        self._done: deque[tuple[int, Rollout]] = deque()
-        self._news = asyncio.Event()
+        self._outbox = Outbox()
         self._orders: dict[int, asyncio.Future[None]] = {}
         self._numbers = itertools.count()
-        self._is_ready = self._consumed = self._in_round = self._asleep = False
-        self._lost: AssayError | None = None
+        self._is_ready = self._in_round = self._asleep = False
         self._version = board.version
         self._watch = Watch(LOAD_SECONDS, self._silent)
         ours, theirs = socket.socketpair()
@@ -128,14 +125,13 @@ class ProcessEngine:
         """Wait until the child serves. Raises UserError or AssayError when it cannot."""
         self._attach()
         while not self._is_ready:
-            self._check()
-            self._news.clear()
-            await self._news.wait()
+            self._outbox.check()
+            await self._outbox.news()
 
     async def submit(self, request: Request) -> None:
         """Queue a request. Raises UserError when its prompt is empty or leaves no room in the context."""
         self._attach()
-        self._check()
+        self._outbox.check()
         check_prompt(request.prompt, self._limits.context)
         for index in range(request.first_index, request.first_index + request.n):
             sequence = Sequence(request, index, np.empty(0), begun_tokens(request.begun))
@@ -143,43 +139,29 @@ class ProcessEngine:
         self._channel.send(Submit(request))
         self._mind()
 
-    async def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
+    def finished(self) -> AsyncGenerator[tuple[int, Rollout], None]:
         """Yield (request id, rollout) as they finish; ends when nothing is in flight. One consumer at a time.
 
         In deterministic mode it ends with its round. Raises AssayError when the child is gone, EngineFailed or
         UserError when it says why it cannot go on.
         """
-        if self._consumed:
-            raise RuntimeError("finished() is already being consumed")
         self._attach()
         if self._asleep and self._flights:
             raise RuntimeError("the engine sleeps: publish the weights first")
-        self._consumed = True
         if self._settings.deterministic and self._flights and not self._in_round:
             self._in_round = True
             self._channel.send(Round())
-        try:
-            while True:
-                while self._done:
-                    yield self._done.popleft()
-                self._check()
-                if not (self._in_round if self._settings.deterministic else self._flights):
-                    return
-                self._news.clear()
-                await self._news.wait()
-        finally:
-            self._consumed = False
+        return self._outbox.drain(lambda: self._generating)
 
     async def cancel(self, request_id: int) -> None:
         """End the request's unfinished rollouts as ``cancelled``, tokens kept; ``finished()`` yields them."""
         self._attach()
-        self._check()
+        self._outbox.check()
         self._channel.send(Cancel(request_id))
 
     async def partials(self) -> list[tuple[int, Rollout]]:
         """What the unfinished rollouts hold so far, also when the child has died."""
-        unseen = [(i, replace(r, finish="cancelled")) for i, r in self._done if r.finish in ("stop", "length")]
-        return unseen + [(s.request.id, s.rollout(self._text)) for s in self._flights.values()]
+        return self._outbox.unseen() + [(s.request.id, s.rollout(self._decode)) for s in self._flights.values()]
 
     async def publish(self, version: int) -> None:
         """Have the child sample from the trainer's present weights, as ``version``, from its next step on.
@@ -195,7 +177,7 @@ class ProcessEngine:
 
     async def sleep(self) -> None:
         """Free the cache and the arranged weights until the next publish; RuntimeError with answers in flight."""
-        if self._flights or self._done:
+        if self._flights or len(self._outbox):
             raise RuntimeError("answers are in flight: drain finished() before sleep()")
         await self.ready()
         await self._order(None)
@@ -209,12 +191,13 @@ class ProcessEngine:
         self._channel.attach()
         self._mind()
 
-    def _check(self) -> None:
-        if self._lost is not None:
-            raise type(self._lost)(str(self._lost)) from self._lost
+    @property
+    def _generating(self) -> bool:
+        """Is there something to come?"""
+        return self._in_round if self._settings.deterministic else bool(self._flights)
 
     async def _order(self, version: int | None) -> None:
-        self._check()
+        self._outbox.check()
         number = next(self._numbers)
         done = self._orders[number] = asyncio.get_running_loop().create_future()
         self._channel.send(Order(number, version))
@@ -223,12 +206,12 @@ class ProcessEngine:
             await done
         finally:
             self._orders.pop(number, None)
-        self._check()
+        self._outbox.check()
 
     def _mind(self) -> None:
         """Watch for silence while there is something to wait for."""
-        generating = self._in_round if self._settings.deterministic else bool(self._flights)
-        self._watch.mind(self._lost is None and (not self._is_ready or bool(self._orders) or generating))
+        lost = self._outbox.failure is not None
+        self._watch.mind(not lost and (not self._is_ready or bool(self._orders) or self._generating))
 
     def _hear(self, message: Any) -> None:
         self._watch.heard()
@@ -240,7 +223,7 @@ class ProcessEngine:
             case Finished(request_id, rollout, stats):
                 self._stats = stats
                 del self._flights[request_id, rollout.index]
-                self._done.append((request_id, rollout))
+                self._outbox.put(request_id, rollout)
             case RoundOver(stats):
                 self._stats, self._in_round = stats, False
             case Done(number):
@@ -254,7 +237,7 @@ class ProcessEngine:
                 error = message.error(self._name)
                 error.__cause__ = message.cause
                 self._end(error)
-        self._news.set()
+        self._outbox.wake()
         self._mind()
 
     def _hung_up(self) -> None:
@@ -268,9 +251,9 @@ class ProcessEngine:
 
     def _end(self, error: AssayError) -> None:
         """Kill the child, and tell everybody who waits for it."""
-        if self._lost is not None:
+        if self._outbox.failure is not None:
             return
-        self._lost = error
+        self._outbox.fail(error)
         self._channel.close()
         self._child.kill()
         self._board.end(self)
@@ -278,10 +261,6 @@ class ProcessEngine:
             if not done.done():
                 done.set_result(None)  # `_order` looks why
         self._mind()
-        self._news.set()
-
-    def _text(self, tokens: list[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 def _pickled(blueprint: Blueprint) -> bytes:

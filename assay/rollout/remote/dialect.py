@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from assay.rollout.answer import Reported
 from assay.rollout.sampling import Sampling
-
-Reported = Literal["full", "kept", "other"]
-"""Log-probs of the full softmax at the temperature, of what the cuts have left of it, or of something else."""
 
 
 class Malformed(Exception):
@@ -80,28 +78,6 @@ class Dialect(Protocol):
     def read(self, event: Mapping[str, Any]) -> Sequence[Piece]:
         """What an event says. Raises Malformed."""
         ...
-
-
-def of_the_draw(sampling: Sampling) -> Reported:
-    """What log-probs after all processing are: a greedy answer's are at temperature 1.
-
-    >>> of_the_draw(Sampling(temperature=0.7)), of_the_draw(Sampling(top_k=5))
-    ('full', 'kept')
-    >>> of_the_draw(Sampling(temperature=0.7, greedy=True))
-    'other'
-    """
-    if sampling.greedy:
-        return of_the_logits(sampling)
-    return "kept" if sampling.cuts else "full"
-
-
-def of_the_logits(sampling: Sampling) -> Reported:
-    """What log-probs before all processing are.
-
-    >>> of_the_logits(Sampling(top_k=5)), of_the_logits(Sampling(temperature=0.7))
-    ('full', 'other')
-    """
-    return "full" if sampling.temperature == 1 else "other"
 
 
 def number(value: Any) -> float:

@@ -15,7 +15,7 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -24,16 +24,20 @@ from typing import Any
 from assay.errors import AssayError, UserError
 from assay.http import Passing, Refused, Unavailable
 from assay.records import Rollout
-from assay.rollout.engine import Limits, Request, Stats
-from assay.rollout.remote.answer import SEEDS, Answer, ask_seed
+from assay.rollout.answer import Answer
+from assay.rollout.engine import Limits, Request, Stats, room_of
+from assay.rollout.outbox import Outbox
 from assay.rollout.remote.client import Client
 from assay.rollout.remote.dialect import Ask, Dialect, Malformed, Piece
+from assay.rollout.seeds import seed_of
 
 ATTEMPTS = 4
 """Times that an answer is asked for before it ends as ``error``."""
 BACKOFF_S = 0.25
 """The first wait before asking again; it doubles, with jitter, up to `LONGEST_BACKOFF_S`."""
 LONGEST_BACKOFF_S = 10.0
+SEED_BITS = 31
+"""Servers take seeds of so many bits; several continuations of one question use the following seeds too."""
 _UNAUTHORISED = frozenset({401, 403, 404})
 
 
@@ -66,10 +70,7 @@ class Exchange:
     _waiting: deque[Call] = field(default_factory=deque)
     _running: set[Call] = field(default_factory=set)
     _resting: dict[Call, asyncio.TimerHandle] = field(default_factory=dict)
-    _done: deque[tuple[int, Rollout]] = field(default_factory=deque)
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
-    _failure: BaseException | None = None
-    _consumed: bool = False
+    _outbox: Outbox = field(default_factory=Outbox)
     _heard: float = 0.0
     _stats: Stats = field(default_factory=Stats)
     _random: random.Random = field(default_factory=random.Random)
@@ -86,8 +87,8 @@ class Exchange:
 
     async def submit(self, request: Request) -> None:
         """Queue a request. Raises UserError when its prompt leaves no room, AssayError when the server is gone."""
-        self._check()
-        room = self._room(request)
+        self._outbox.check()
+        room = room_of(request, self.limits.context, "the context")
         indices = range(request.first_index, request.first_index + request.n)
         answers = [Answer(request, i, room) for i in indices]
         for answer in answers:
@@ -102,22 +103,9 @@ class Exchange:
             self._waiting.extend(calls)
         self._start()
 
-    async def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
+    def finished(self) -> AsyncGenerator[tuple[int, Rollout], None]:
         """Yield (request id, rollout) as they end; ends when nothing is in flight. One consumer at a time."""
-        if self._consumed:
-            raise RuntimeError("finished() is already being consumed")
-        self._consumed = True
-        try:
-            while True:
-                while self._done:
-                    yield self._done.popleft()
-                self._check()
-                if not self.busy:
-                    return
-                self._news.clear()
-                await self._news.wait()
-        finally:
-            self._consumed = False
+        return self._outbox.drain(lambda: self.busy)
 
     async def cancel(self, request_id: int) -> None:
         """End the unfinished rollouts of a request as ``cancelled``, tokens kept."""
@@ -128,8 +116,7 @@ class Exchange:
 
     def partials(self) -> list[tuple[int, Rollout]]:
         """(Request id, what it holds) of the unfinished rollouts, and of finished ones that nobody has taken yet."""
-        unseen = [(i, r) for i, r in self._done if r.finish in ("stop", "length")]
-        return unseen + [(a.request.id, self._record(a)) for c in self._calls() for a in c.open]
+        return self._outbox.unseen() + [(a.request.id, self._record(a)) for c in self._calls() for a in c.open]
 
     async def pause(self) -> None:
         """Interrupt what is under way, keeping its tokens; nothing starts until `resume`."""
@@ -148,41 +135,19 @@ class Exchange:
 
     def fail(self, failure: BaseException) -> None:
         """The server is gone for good: whoever waits for rollouts is told."""
-        self._failure = self._failure or failure
-        self._news.set()
+        self._outbox.fail(failure)
 
     async def close(self) -> None:
         """Hang up; what is unfinished is dropped."""
         await self.pause()
         self._waiting.clear()
 
-    def _check(self) -> None:
-        if isinstance(self._failure, AssayError):
-            raise type(self._failure)(str(self._failure)) from self._failure
-        if self._failure is not None:
-            raise self._failure
-
-    def _room(self, request: Request) -> int:
-        prompt, begun = len(request.prompt.token_ids), sum(len(s.token_ids) for s in request.begun)
-        where = f"prompt {request.prompt.id} ({request.prompt.source})"
-        if prompt == 0:
-            raise UserError(f"{where} has no tokens")
-        room, context = request.sampling.max_tokens - begun, self.limits.context
-        if context is None:
-            return room
-        if prompt >= context:
-            raise UserError(
-                f"{where} has {prompt} tokens and the context is {context}: lower data.max_prompt_tokens, or use a "
-                "model or a server with a longer context"
-            )
-        return min(room, context - prompt - begun)
-
     def _calls(self) -> list[Call]:
         return [*self._running, *self._resting, *self._waiting]
 
     def _start(self) -> None:
         """Start what waits, in its order, while there are slots; urgent calls whether or not there are."""
-        while self._client is not None and self._failure is None and self._waiting:
+        while self._client is not None and self._outbox.failure is None and self._waiting:
             call = self._waiting[0]
             taken = sum(len(c.answers) for c in self._running)
             if not call.urgent and taken and taken + len(call.answers) > self.limits.max_running:
@@ -224,7 +189,7 @@ class Exchange:
             self._running.discard(call)
             self.fail(failure)
         self._start()
-        self._news.set()
+        self._outbox.wake()
 
     async def _follow(self, call: Call, client: Client, version: int) -> None:
         """Ask, and take in what comes, until all answers have an end, and the server has or says more than that.
@@ -232,7 +197,6 @@ class Exchange:
         A server is let finish, so that its slots are free when the next question comes.
         """
         path, body = self.dialect.question(self._ask(call))
-        fresh = dict.fromkeys(call.answers, True)
         async with aclosing(client.events(path, body)) as events:
             beyond = False
             while call.open or not beyond:
@@ -253,29 +217,35 @@ class Exchange:
                 except Malformed as error:
                     raise Passing(f"{client.name}: {error}") from None
                 for piece in pieces:
-                    beyond |= self._take(call, piece, version, fresh)
+                    beyond |= self._take(call, piece, version)
 
     def _ask(self, call: Call) -> Ask:
         first = call.answers[0]
-        for answer in call.answers:
-            answer.started = answer.started or time.perf_counter()
-        request, held = first.request, first.held
-        seed = min(ask_seed(request, first.index, len(held)), SEEDS - len(call.answers) - 1)
-        ids = (*request.prompt.token_ids, *held)
+        ids = first.question()
+        for answer in call.answers[1:]:
+            answer.question()  # of the same beginning: several are asked for only where all begin alike
+        seed = seed_of(first.request, first.index, len(first.held), SEED_BITS)
+        seed = min(seed, (1 << SEED_BITS) - len(call.answers) - 1)
         self._count(prefilled=1, prefill_tokens=len(ids))
-        return Ask(ids, len(call.answers), first.left, request.sampling, seed, self.stop)
+        return Ask(ids, len(call.answers), first.left, first.request.sampling, seed, self.stop)
 
-    def _take(self, call: Call, piece: Piece, version: int, fresh: dict[Answer, bool]) -> bool:
-        """Add a piece to its answer; does it go on behind that one's end?"""
+    def _take(self, call: Call, piece: Piece, version: int) -> bool:
+        """Add a piece to its answer, up to that one's end; does it go on behind it?"""
         if not 0 <= piece.place < len(call.answers):
             raise Passing(f"an event is of continuation {piece.place}, and {len(call.answers)} were asked for")
         answer = call.answers[piece.place]
         if answer.finish is not None:
             return bool(piece.token_ids)
-        n = answer.take(piece, version, self.stop, self.dialect.complete)
-        first = fresh[answer] and n > 0
-        fresh[answer] = fresh[answer] and n == 0
-        self._count(generated_tokens=n, decode_rows=n - first)
+        before = len(answer.tokens)
+        if len(piece.token_ids) != len(piece.logprobs):
+            answer.finish = "error"
+        for token, logprob in zip(piece.token_ids, piece.logprobs, strict=False):
+            if answer.finish is not None or not answer.add(token, logprob, version, complete=self.dialect.complete):
+                break
+            answer.settle(self.stop)
+        answer.finish = answer.finish or piece.finish
+        n = len(answer.tokens) - before
+        self._count(generated_tokens=n, decode_rows=n - (before == answer.asked and n > 0))
         if answer.finish is not None:
             self._end([answer])
         return n < len(piece.token_ids)
@@ -344,8 +314,7 @@ class Exchange:
         for answer in answers:
             if finish == "error":
                 answer.finish = "error"
-            self._done.append((answer.request.id, self._record(answer)))
-        self._news.set()
+            self._outbox.put(answer.request.id, self._record(answer))
 
     def _record(self, answer: Answer) -> Rollout:
         return answer.rollout(self.dialect.reported(answer.request.sampling), self.stop, self.decode)

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from assay.rollout.remote.dialect import Ask, Malformed, Piece, Reported, number, of_the_draw
+from assay.rollout.answer import Reported, of_the_draw
+from assay.rollout.remote.dialect import Ask, Malformed, Piece, number
 from assay.rollout.sampling import Sampling
 
 _FINISH: Mapping[str, Literal["stop", "length"]] = {"eos": "stop", "word": "stop", "limit": "length"}

@@ -6,7 +6,7 @@ Their weights are nobody's to change, so it serves evaluation, and training only
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from assay.rollout.remote.handshake import greet
 from assay.rollout.remote.llama import LlamaDialect
 from assay.rollout.remote.options import ServerOptions, server_options
 from assay.rollout.sampling import Sampling
+from assay.rollout.segments import decoder
 from assay.rollout.weights import causal_lm_of
 
 SETTING = "rollout.engine = openai"
@@ -68,7 +69,7 @@ class OpenAiEngine:
     ) -> None:
         """``trained_on``: the sampling whose log-probs training would need. The server is greeted at the first use."""
         self._client, self._options, self._tokenizer, self._trained_on = client, options, tokenizer, trained_on
-        self._exchange = Exchange(LlamaDialect(), limits, stop, self._text, client.timeout_s)
+        self._exchange = Exchange(LlamaDialect(), limits, stop, decoder(tokenizer), client.timeout_s)
         self._greeted = False
         self._version = 0
 
@@ -102,7 +103,7 @@ class OpenAiEngine:
         await self._greet()
         await self._exchange.submit(request)
 
-    def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
+    def finished(self) -> AsyncGenerator[tuple[int, Rollout], None]:
         """Yield (request id, rollout) as rollouts finish; AssayError when the server no longer answers."""
         return self._exchange.finished()
 
@@ -151,6 +152,3 @@ class OpenAiEngine:
         self._exchange.dialect = found.dialect
         self._exchange.limits = replace(old, context=min(contexts, default=None))
         self._exchange.resume(self._client, self._version)
-
-    def _text(self, tokens: list[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from assay.rollout.answer import Reported, of_the_draw, of_the_logits
 from assay.rollout.remote.dialect import (
     Ask,
     Malformed,
     Piece,
-    Reported,
     number,
-    of_the_draw,
-    of_the_logits,
 )
 from assay.rollout.sampling import Sampling
 

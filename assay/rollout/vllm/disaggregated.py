@@ -7,7 +7,7 @@ and values lie goes to the decode server with the whole question. Pauses and wei
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from assay.rollout.vllm.port import Ask, Piece
 from assay.rollout.vllm.served import ServedPort
@@ -39,7 +39,7 @@ class DisaggregatedPort:
         """Both are."""
         return all(await asyncio.gather(self._prefill.alive(), self._decode.alive()))
 
-    async def pieces(self, ask: Ask) -> AsyncIterator[Piece]:
+    async def pieces(self, ask: Ask) -> AsyncGenerator[Piece, None]:
         """Sample an answer."""
         kept = await self._prefill.prefill(ask, TO_BE_DECODED)
         async for piece in self._decode.pieces(ask, kept):

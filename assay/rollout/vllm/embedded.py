@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -33,7 +33,7 @@ class EmbeddedPort:
         """Is the core there?"""
         return self._llm is not None and not self._llm.errored
 
-    async def pieces(self, ask: Ask) -> AsyncIterator[Piece]:
+    async def pieces(self, ask: Ask) -> AsyncGenerator[Piece, None]:
         """Sample an answer."""
         from vllm.inputs import TokensPrompt  # pyright: ignore[reportMissingImports]
         from vllm.sampling_params import RequestOutputKind, SamplingParams  # pyright: ignore[reportMissingImports]

@@ -14,15 +14,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 
-from assay.errors import AssayError, UserError
+from assay.errors import AssayError
 from assay.records import Rollout
-from assay.rollout.engine import EngineFailed, Limits, Request, Stats
-from assay.rollout.vllm.answer import Answer
+from assay.rollout.answer import Answer, of_the_draw
+from assay.rollout.engine import EngineFailed, Limits, Request, Stats, room_of
+from assay.rollout.outbox import Outbox
+from assay.rollout.segments import decoder
+from assay.rollout.vllm.answer import ask_for, name_of, take
 from assay.rollout.vllm.delivery import Delivery
 from assay.rollout.vllm.port import Port, PortError, Refused
 
@@ -51,7 +54,7 @@ class VllmEngine:
         """
         self._port = port
         self._delivery = delivery
-        self._tokenizer = tokenizer
+        self._decode = decoder(tokenizer)
         self._stop = stop
         self._limits = limits
         self._path = path
@@ -62,11 +65,8 @@ class VllmEngine:
         self._first = asyncio.Lock()
         self._waiting: deque[Answer] = deque()
         self._running: dict[Answer, asyncio.Task[None]] = {}
-        self._done: deque[tuple[int, Rollout]] = deque()
-        self._news = asyncio.Event()
-        self._consumed = False
+        self._outbox = Outbox()
         self._publishing = False
-        self._failure: AssayError | None = None
         self._heard = time.monotonic()
         self._stats = Stats()
 
@@ -95,23 +95,22 @@ class VllmEngine:
 
         Raises UserError when the prompt is empty or leaves no room in the context, AssayError when the engine is gone.
         """
-        self._raise_failure()
+        self._outbox.check()
         if self._delivery is not None and self._delivery.asleep:
             raise RuntimeError("the engine sleeps: publish the weights first")
         async with self._first:
             if not self._published:
                 await self.publish(self._version)
-        room = self._room(request)
-        held = sum(len(segment.token_ids) for segment in request.begun)
-        answers = [Answer(request, request.first_index + i, room - held) for i in range(request.n)]
+        room = room_of(request, self._limits.context, "vLLM's context (max_model_len)")
+        answers = [Answer(request, request.first_index + i, room) for i in range(request.n)]
         self._stats = replace(
             self._stats,
-            prefill_tokens=self._stats.prefill_tokens + len(request.prompt.token_ids) + held,
+            prefill_tokens=self._stats.prefill_tokens + len(request.prompt.token_ids) + len(answers[0].held),
             prefilled=self._stats.prefilled + 1,
         )
         for answer in answers:
-            if answer.room <= 0:
-                answer.finish = "length"
+            answer.settle(self._stop)
+            if answer.finish is not None:
                 self._retire(answer)
             elif request.urgent:
                 self._start(answer)
@@ -119,25 +118,13 @@ class VllmEngine:
                 self._waiting.append(answer)
         self._fill()
 
-    async def finished(self) -> AsyncIterator[tuple[int, Rollout]]:
+    def finished(self) -> AsyncGenerator[tuple[int, Rollout], None]:
         """Yield (request id, rollout) as rollouts finish; ends when nothing is in flight. One consumer at a time.
 
         Raises AssayError when vLLM is gone, or silent for too long while it has answers to make.
         """
-        if self._consumed:
-            raise RuntimeError("finished() is already being consumed")
-        self._consumed, self._heard = True, time.monotonic()
-        try:
-            while True:
-                while self._done:
-                    yield self._done.popleft()
-                self._raise_failure()
-                if not self._running and not self._waiting:
-                    return
-                self._news.clear()
-                await self._wait()
-        finally:
-            self._consumed = False
+        self._heard = time.monotonic()
+        return self._outbox.drain(lambda: bool(self._running or self._waiting), self._wait)
 
     async def cancel(self, request_id: int) -> None:
         """End the request's unfinished rollouts as ``cancelled``, tokens kept; ``finished()`` yields them."""
@@ -150,7 +137,7 @@ class VllmEngine:
             answer.cancelled = True
         if running:
             try:
-                await self._port.abort([answer.name for answer in running])
+                await self._port.abort([name_of(answer) for answer in running])
             except PortError:
                 for answer in running:  # what is there is kept
                     if task := self._running.get(answer):
@@ -158,28 +145,28 @@ class VllmEngine:
 
     async def partials(self) -> list[tuple[int, Rollout]]:
         """What the unfinished rollouts hold so far, those that wait included; they run on."""
-        unfinished = [*self._running, *self._waiting]
-        return [(a.request.id, a.rollout(self._text)) for a in unfinished if a.finish is None]
+        unfinished = [a for a in (*self._running, *self._waiting) if a.finish is None]
+        return self._outbox.unseen() + [(a.request.id, self._record(a)) for a in unfinished]
 
     async def publish(self, version: int) -> None:
         """Send the policy's present weights, and sample from them as ``version`` from the next token on.
 
         Raises UserError when vLLM refuses its arguments, AssayError when it is gone or did not take the weights.
         """
-        self._raise_failure()
+        self._outbox.check()
         self._publishing = True
         try:
             await self._port.ready()
             if self._delivery is not None:
                 await self._delivery.deliver(version)
         except AssayError as error:
-            self._fail(error)
+            self._outbox.fail(error)
             raise
         except PortError as error:
             there = await self._port.alive()
             said = f"{'vLLM did not take' if there else 'vLLM was lost while it took'} version {version}: {error}"
-            self._fail(EngineFailed(said) if there else AssayError(said))
-            self._raise_failure()
+            self._outbox.fail(EngineFailed(said) if there else AssayError(said))
+            self._outbox.check()
         finally:
             self._publishing, self._heard = False, time.monotonic()
         self._version, self._published = version, True
@@ -208,20 +195,6 @@ class VllmEngine:
             await self._port.close()
             self._on_close()
 
-    def _room(self, request: Request) -> int:
-        """Tokens that the answer may have in all, those begun included."""
-        length, context = len(request.prompt.token_ids), self._limits.context
-        if length == 0:
-            raise UserError(f"prompt {request.prompt.id} ({request.prompt.source}) has no tokens")
-        if context is None:
-            return request.sampling.max_tokens
-        if length >= context:
-            raise UserError(
-                f"prompt {request.prompt.id} ({request.prompt.source}) has {length} tokens and vLLM's context is "
-                f"{context}: lower data.max_prompt_tokens, or raise max_model_len in rollout.options"
-            )
-        return min(request.sampling.max_tokens, context - length)
-
     def _fill(self) -> None:
         """Start waiting answers in free slots; urgent ones take none."""
         taken = sum(not answer.request.urgent for answer in self._running)
@@ -237,11 +210,11 @@ class VllmEngine:
     async def _follow(self, answer: Answer) -> None:
         """Take an answer's pieces to its end, asking again where the stream breaks."""
         try:
-            while answer.finish is None and self._failure is None:
+            while answer.finish is None and self._outbox.failure is None:
                 try:
                     await self._stream(answer)
                 except Refused as error:
-                    self._fail(EngineFailed(f"vLLM refuses a request: {error}"))
+                    self._outbox.fail(EngineFailed(f"vLLM refuses a request: {error}"))
                 except PortError as error:
                     await self._broken(answer, error)
         except asyncio.CancelledError:
@@ -250,20 +223,21 @@ class VllmEngine:
             self._running.pop(answer, None)
             if answer.finish is not None:
                 self._retire(answer)
-            if self._failure is None:
+            if self._outbox.failure is None:
                 self._fill()
-            self._news.set()
+            self._outbox.wake()
 
     async def _stream(self, answer: Answer) -> None:
         """One ask. Raises PortError when it breaks off, or ends without a finish."""
         await self._port.ready()
-        async with aclosing(self._port.pieces(answer.ask(self._stop, f"version-{self._version}"))) as pieces:  # type: ignore[type-var]
+        ask = ask_for(answer, self._stop, salt=f"version-{self._version}")
+        async with aclosing(self._port.pieces(ask)) as pieces:
             async for piece in pieces:
                 self._heard = time.monotonic()
-                sound = answer.take(piece, self._version)
+                sound = take(answer, piece, self._version)
                 if not sound or (answer.cancelled and answer.finish is None):
                     with suppress(PortError):  # also where the first abort came before the request was there
-                        await self._port.abort([answer.name])
+                        await self._port.abort([ask.name])
                 if answer.finish is not None:
                     return
         raise PortError("the stream ended before the answer did")
@@ -273,7 +247,7 @@ class VllmEngine:
         if answer.cancelled:
             answer.finish = "cancelled"
         elif not await self._port.alive():
-            self._fail(AssayError(f"vLLM is gone: {error}"))
+            self._outbox.fail(AssayError(f"vLLM is gone: {error}"))
         elif answer.attempts >= RETRIES:
             answer.finish = "error"
         else:
@@ -285,28 +259,19 @@ class VllmEngine:
             generated_tokens=self._stats.generated_tokens + len(answer.tokens),
             decode_rows=self._stats.decode_rows + max(len(answer.tokens) - 1, 0),
         )
-        self._done.append((answer.request.id, answer.rollout(self._text)))
-        self._news.set()
+        self._outbox.put(answer.request.id, self._record(answer))
+
+    def _record(self, answer: Answer) -> Rollout:
+        return answer.rollout(of_the_draw(answer.request.sampling), self._stop, self._decode)
 
     async def _wait(self) -> None:
         """Wait for news, as long as vLLM is not silent for too long."""
         left = self._heard + self._timeout - time.monotonic()
         try:
-            await asyncio.wait_for(self._news.wait(), max(left, 0.0) + 0.01)
+            await asyncio.wait_for(self._outbox.news(), max(left, 0.0) + 0.01)
         except TimeoutError:
             silent = time.monotonic() - self._heard
             if silent >= self._timeout and not self._publishing:
                 n = len(self._running)
-                self._fail(AssayError(f"vLLM was silent for {silent:.0f} s with {n} answers running: taken for dead"))
-
-    def _fail(self, failure: AssayError) -> None:
-        """The engine is gone; whoever waits is told."""
-        self._failure = self._failure or failure
-        self._news.set()
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
-    def _text(self, tokens: list[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+                said = f"vLLM was silent for {silent:.0f} s with {n} answers running: taken for dead"
+                self._outbox.fail(AssayError(said))

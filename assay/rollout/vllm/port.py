@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -87,7 +87,7 @@ class Port(Protocol):
         """Is it there?"""
         ...
 
-    def pieces(self, ask: Ask) -> AsyncIterator[Piece]:
+    def pieces(self, ask: Ask) -> AsyncGenerator[Piece, None]:
         """Sample an answer; the last piece has a finish."""
         ...
 

@@ -9,7 +9,7 @@ import pickle
 import time
 import uuid
 from base64 import b64encode
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -75,7 +75,7 @@ class ServedPort:
         except httpx2.TransportError:
             return False
 
-    async def pieces(self, ask: Ask, kept: dict[str, Any] | None = None) -> AsyncIterator[Piece]:
+    async def pieces(self, ask: Ask, kept: dict[str, Any] | None = None) -> AsyncGenerator[Piece, None]:
         """Sample an answer; ``kept`` says where a prefill server keeps the prompt's keys and values."""
         with _failing(GENERATE):
             async with self._client.stream("POST", GENERATE, json=self._body(ask, kept, stream=True)) as response:

@@ -1,33 +1,45 @@
-"""One rollout in the making at a server: what has arrived of it, and what is to be asked for still."""
+"""One rollout in the making at an engine elsewhere: what has arrived of it, and what is to be asked for still."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from assay.records import Finish, Rollout, Segment
 from assay.rollout.engine import Request
-from assay.rollout.remote.dialect import Piece, Reported
-from assay.rollout.segments import appended, begun_tokens
+from assay.rollout.sampling import Sampling
+from assay.rollout.segments import appended, begun_tokens, is_whole
 
-SEEDS = 1 << 31
-"""Servers take seeds below this; several continuations of one question use the following ones too."""
+Reported = Literal["full", "kept", "other"]
+"""Log-probs of the full softmax at the temperature, of what the cuts have left of it, or of something else."""
+
+LARGEST = 0.01
+"""A log-prob above 0 by no more than this is rounding."""
 
 
-def ask_seed(request: Request, index: int, held: int) -> int:
-    """A seed for a server's generator: of the run, the admission, the prompt, the index and the tokens held already.
+def of_the_draw(sampling: Sampling) -> Reported:
+    """What log-probs after all processing are: a greedy answer's are at temperature 1.
 
-    >>> from assay.records import Prompt
-    >>> from assay.rollout.sampling import Sampling
-    >>> request = Request(3, Prompt("p", (), "", (1,)), 1, Sampling(), seed=5)
-    >>> ask_seed(request, 0, 0) == ask_seed(request, 0, 0), ask_seed(request, 0, 0) == ask_seed(request, 0, 7)
-    (True, False)
+    >>> of_the_draw(Sampling(temperature=0.7)), of_the_draw(Sampling(top_k=5))
+    ('full', 'kept')
+    >>> of_the_draw(Sampling(temperature=0.7, greedy=True))
+    'other'
     """
-    name = f"{request.seed}\x1f{request.id}\x1f{index}\x1f{held}\x1f{request.prompt.id}".encode()
-    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little") % SEEDS
+    if sampling.greedy:
+        return of_the_logits(sampling)
+    return "kept" if sampling.cuts else "full"
+
+
+def of_the_logits(sampling: Sampling) -> Reported:
+    """What log-probs before all processing are.
+
+    >>> of_the_logits(Sampling(top_k=5)), of_the_logits(Sampling(temperature=0.7))
+    ('full', 'other')
+    """
+    return "full" if sampling.temperature == 1 else "other"
 
 
 @dataclass(eq=False)
@@ -42,8 +54,12 @@ class Answer:
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     finish: Finish | None = None
+    cancelled: bool = False
+    """Has somebody asked for its end?"""
     attempts: int = 0
     """Questions for it that failed."""
+    asked: int = 0
+    """Tokens sampled before the present question."""
     started: float = 0.0
     """Clock at the first question."""
 
@@ -57,37 +73,34 @@ class Answer:
         """Tokens that may still be sampled."""
         return self.room - len(self.tokens)
 
+    def question(self) -> tuple[int, ...]:
+        """Note that it is asked for now; the tokens that it goes on behind, prompt included."""
+        self.started = self.started or time.perf_counter()
+        self.asked = len(self.tokens)
+        return (*self.request.prompt.token_ids, *self.held)
+
     def settle(self, stop: frozenset[int]) -> None:
         """Finish it where what it holds is an answer already: at a stop token, or with no room left."""
-        begun = self.request.begun
-        sampled = bool(self.tokens) or bool(begun and begun[-1].kind == "policy")  # a forced end is none
-        if self.finish is None and sampled and self.held[-1] in stop:
+        if self.finish is not None:
+            return
+        if is_whole(self.request.begun, stop) if not self.tokens else self.tokens[-1] in stop:
             self.finish = "stop"
-        elif self.finish is None and self.left <= 0:
+        elif self.left <= 0:
             self.finish = "length"
 
-    def take(self, piece: Piece, version: int, stop: frozenset[int], complete: bool = True) -> int:
-        """Add what was sampled by ``version``; return how many tokens that is.
+    def add(self, token: int, logprob: float, version: int, *, complete: bool = True) -> bool:
+        """Take a token that ``version`` sampled; False, and an end as ``error``, where its log-prob is none.
 
-        Tokens behind the end are dropped. A log-prob that is none ends it as ``error``, with what came before kept,
-        unless the server has none for some tokens (not ``complete``): then it is NaN.
+        What came before is sound and is kept. Of a server that has none for some tokens (not ``complete``) it is NaN.
         """
-        if len(piece.token_ids) != len(piece.logprobs):
-            self.finish = self.finish or "error"
-        before = len(self.tokens)
-        for token, logprob in zip(piece.token_ids, piece.logprobs, strict=False):
-            if self.finish is not None:
-                break
-            missing = math.isnan(logprob) and not complete
-            if not missing and not (math.isfinite(logprob) and logprob <= 0.01):
-                self.finish = "error"
-                break
-            self.tokens.append(token)
-            self.logprobs.append(logprob if missing else min(logprob, 0.0))
-            self.versions.append(version)
-            self.settle(stop)
-        self.finish = self.finish or piece.finish
-        return len(self.tokens) - before
+        missing = math.isnan(logprob) and not complete
+        if not missing and not (math.isfinite(logprob) and logprob <= LARGEST):
+            self.finish = "error"
+            return False
+        self.tokens.append(token)
+        self.logprobs.append(logprob if missing else min(logprob, 0.0))
+        self.versions.append(version)
+        return True
 
     def rollout(self, reported: Reported, stop: frozenset[int], decode: Callable[[list[int]], str]) -> Rollout:
         """The record of what there is, with log-probs of the kind ``reported``: NaN where others are wanted.
