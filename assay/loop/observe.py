@@ -120,7 +120,11 @@ def _staleness_metrics(harvest: Harvest) -> dict[str, float]:
     """Ages of the rollouts that are trained on, by their oldest token, and what is in the making beside them."""
     versions = [r.oldest_version for g in harvest.groups for r in g.rollouts]
     ages = [harvest.version - v for v in versions if v is not None]
-    found: dict[str, float] = {"staleness/running": harvest.running, "staleness/waiting": harvest.waiting}
+    found: dict[str, float] = {
+        "staleness/running": harvest.running,
+        "staleness/waiting": harvest.waiting,
+        "staleness/due": harvest.due,
+    }
     if ages:
         found |= {"staleness/mean": fmean(ages), "staleness/max": max(ages)}
     return found

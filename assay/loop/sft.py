@@ -18,7 +18,7 @@ from assay.data.conventions import column_at
 from assay.data.prompts import PromptSet
 from assay.data.sampler import PromptSampler
 from assay.errors import UserError
-from assay.loop.assembly import Makings, checked
+from assay.loop.assembly import Ingredients, checked
 from assay.loop.in_flight import InFlight
 from assay.loop.source import Harvest
 from assay.loop.trainer import Outcome, run_loop
@@ -161,18 +161,18 @@ def supervised(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update=changed)
 
 
-def completions(makings: Makings) -> CompletionSource:
+def completions(ingredients: Ingredients) -> CompletionSource:
     """The source of a supervised run."""
-    recipe, context = makings.recipe, makings.dispatcher.engine.limits.context
-    prompts = fitting(makings.prompts, makings.tokenizer, recipe.data, context)
-    skipped = len(makings.prompts) - len(prompts)
+    recipe, context = ingredients.recipe, ingredients.dispatcher.engine.limits.context
+    prompts = fitting(ingredients.prompts, ingredients.tokenizer, recipe.data, context)
+    skipped = len(ingredients.prompts) - len(prompts)
     if skipped:
         text = f"{skipped} completions, with their prompts, are longer than the model's context of {context}: skipped"
-        makings.console.message(text, "warning")
+        ingredients.console.message(text, "warning")
     return CompletionSource(
         prompts,
         PromptSampler(len(prompts), recipe.run.seed, recipe.data.shuffle),
-        makings.tokenizer,
+        ingredients.tokenizer,
         recipe.data.completion,
         recipe.rollout.prompts_per_step,
     )

@@ -22,10 +22,9 @@ from assay.data.prompts import PromptSet
 from assay.data.sampler import PromptSampler
 from assay.errors import AssayError, UserError
 from assay.loop.in_flight import InFlight, Unfinished, with_partials
-from assay.loop.making import Asking, Making, make
+from assay.loop.making import Asking, Judge, Making, make
 from assay.loop.schedule import Place, Schedule
 from assay.records import Group, Rollout, Verdict
-from assay.reward.scorer import Scorer
 from assay.rollout.dispatch import Dispatcher
 from assay.rollout.engine import Stats
 from assay.track.phases import Phases
@@ -64,6 +63,8 @@ class Harvest:
     """Groups in the making when the step began to train."""
     waiting: int = 0
     """Complete groups that were left for later steps."""
+    due: int = 0
+    """Groups in the making that the next step cannot do without."""
 
     @property
     def retried(self) -> int:
@@ -124,7 +125,7 @@ class GroupSource:
     """
 
     dispatcher: Dispatcher
-    scorer: Scorer
+    scorer: Judge
     prompts: PromptSet
     sampler: PromptSampler
     asking: Asking
@@ -313,6 +314,7 @@ class GroupSource:
             ahead=self.schedule.max_staleness != 0,
             running=len(self.schedule.running),
             waiting=len(self.schedule.ready),
+            due=len(self.schedule.waits_for()),
         )
 
     async def _advance(self) -> None:

@@ -36,7 +36,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from assay.loop.assembly import Makings, Parts, assemble, sampled_groups
+from assay.loop.assembly import Ingredients, Parts, assemble, sampled_groups
 from assay.loop.interrupt import Interrupted
 from assay.loop.memory import memory
 from assay.loop.run import Describe, described
@@ -105,7 +105,7 @@ async def run_loop(
     recipe: Recipe | Resolved,
     resume: bool | Path,
     console: Console | None,
-    make_source: Callable[[Makings], Source] = sampled_groups,
+    make_source: Callable[[Ingredients], Source] = sampled_groups,
     describe: Describe = described,
 ) -> Outcome:
     """Assemble a run, drive it, export what came out. ``make_source`` and ``describe`` say what is trained on."""

@@ -161,6 +161,12 @@ GLOSSARY: tuple[Metric, ...] = (
     Metric("staleness/max", "versions", "Largest such age: never above regime.max_staleness."),
     Metric("staleness/running", "count", "Groups in the making when the step began to train."),
     Metric("staleness/waiting", "count", "Complete groups left for later steps."),
+    Metric(
+        "staleness/due",
+        "count",
+        "Groups in the making that the next step must wait for, as they would be too old after it.",
+        note="Often above 0: answers are longer than regime.max_staleness allows for, and the trainer waits for them.",
+    ),
     # update
     Metric(
         "update/loss",

@@ -102,7 +102,7 @@ def test_what_is_asked_does_not_depend_on_when_and_progress_runs_to_the_end() ->
         found = asyncio.run(
             evaluate(
                 Dispatcher(engine), TalkingScorer(judge, seed), prompts(9), recipe, lambda d, n: seen.append((d, n))
-            )  # type: ignore[arg-type]
+            )
         )
         return found, engine, seen
 
@@ -123,4 +123,4 @@ def test_a_broken_verifier_is_not_an_accuracy_of_zero() -> None:
     recipe = Recipe.from_dict({"data": {"eval": ["x"]}, "eval": {"samples": 1}})
     scorer = TalkingScorer(lambda text: Verdict(None, "verifier_error", message="KeyError: 'gold'"))
     with pytest.raises(AssayError, match=r"4 of 4 verdicts are invalid.*KeyError: 'gold'"):
-        asyncio.run(evaluate(Dispatcher(TalkingEngine()), scorer, prompts(4), recipe))  # type: ignore[arg-type]
+        asyncio.run(evaluate(Dispatcher(TalkingEngine()), scorer, prompts(4), recipe))

@@ -72,7 +72,7 @@ class World:
     def source(self, engine: Any, **more: Any) -> GroupSource:
         return GroupSource(
             dispatcher=Dispatcher(engine),
-            scorer=SlowScorer(self.rng, self.rng.choice([1, 300]), self.rng.choice([0, 0.05]), self.rng.random() < 0.2),  # type: ignore[arg-type]
+            scorer=SlowScorer(self.rng, self.rng.choice([1, 300]), self.rng.choice([0, 0.05]), self.rng.random() < 0.2),
             prompts=prompts(40),
             sampler=PromptSampler(40, seed=self.seed),
             asking=Asking(Sampling(max_tokens=CAP), 1, 2, self.thinking),
@@ -161,7 +161,7 @@ def test_one_group_arbitrarily_slow_never_breaks_the_bound_and_never_stalls_what
 
     async def scenario() -> tuple[list[Harvest], list[float], GroupSource]:
         source = world.source(SlowEngine(lambda: next(lengths), slots=64))
-        source.scorer = SlowScorer(world.rng, 1)  # type: ignore[assignment]
+        source.scorer = SlowScorer(world.rng, 1)
         harvests, times = [], []
         for _ in range(world.steps):
             harvests.append(await step(world, source))
@@ -184,7 +184,7 @@ def test_drained_without_cancellation_the_lengths_trained_on_are_the_lengths_gen
 
     async def scenario() -> list[Harvest]:
         source = world.source(engine)
-        source.scorer = SlowScorer(world.rng, 20)  # type: ignore[assignment]
+        source.scorer = SlowScorer(world.rng, 20)
         return [await step(world, source) for _ in range(world.steps)]
 
     harvests = run_virtually(scenario())

@@ -47,7 +47,7 @@ def ask(dispatcher: Dispatcher, request_id: int, heard: list[tuple[int, int]], n
 
 def test_each_hears_of_its_own_and_the_same_number_may_be_asked_again_while_others_wait() -> None:
     async def scenario() -> None:
-        dispatcher = Dispatcher(Bursts())  # type: ignore[arg-type]
+        dispatcher = Dispatcher(Bursts())
         probes: list[tuple[int, int]] = []
         many: list[tuple[int, int]] = []
 
@@ -70,7 +70,7 @@ def test_each_hears_of_its_own_and_the_same_number_may_be_asked_again_while_othe
 
 def test_what_the_engine_forgets_is_missed() -> None:
     async def scenario() -> None:
-        dispatcher = Dispatcher(Bursts(frozenset({3})))  # type: ignore[arg-type]
+        dispatcher = Dispatcher(Bursts(frozenset({3})))
         with pytest.raises(AssayError, match="lost 2 rollouts"):
             await ask(dispatcher, 3, [], n=2)
         heard: list[tuple[int, int]] = []
@@ -82,7 +82,7 @@ def test_what_the_engine_forgets_is_missed() -> None:
 
 def test_the_same_rollout_cannot_be_asked_for_twice_at_once() -> None:
     async def scenario() -> None:
-        dispatcher = Dispatcher(Bursts())  # type: ignore[arg-type]
+        dispatcher = Dispatcher(Bursts())
         first = asyncio.create_task(ask(dispatcher, 1, []))
         await asyncio.sleep(0)
         with pytest.raises(ValueError, match="twice"):

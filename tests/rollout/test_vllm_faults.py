@@ -66,11 +66,10 @@ def test_answers_of_a_killed_server_are_finished_by_another(vllm_served):
             await fleet.publish(1)
             for request in requests:
                 await fleet.submit(request)
-            answers = {}
-            async for i, rollout in fleet.finished():
-                if not answers:
-                    os.kill(mortal._port.process.pid, signal.SIGKILL)
-                answers[i, rollout.index] = rollout
+            while not any(len(r) for _, r in await mortal.partials()):
+                await asyncio.sleep(0.005)
+            os.kill(mortal._port.process.pid, signal.SIGKILL)  # in the midst of its answers
+            answers = {(i, rollout.index): rollout async for i, rollout in fleet.finished()}
             return answers, fleet.serving
         finally:
             await fleet.close()

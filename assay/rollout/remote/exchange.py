@@ -82,8 +82,8 @@ class Exchange:
 
     @property
     def busy(self) -> bool:
-        """Is anything waiting or under way?"""
-        return bool(self._waiting or self._running or self._resting)
+        """Is an answer without its end waiting or under way? A server may still be finishing a call without any."""
+        return any(call.open for call in self._calls())
 
     async def submit(self, request: Request) -> None:
         """Queue a request. Raises UserError when its prompt leaves no room, AssayError when the server is gone."""
