@@ -140,6 +140,15 @@ def test_it_goes_on_behind_what_was_begun(it):
     assert gap(it.model, request, rollout, tokens=slice(7, None)) < TOLERANCE
 
 
+def test_more_than_a_step_can_read_is_read_in_turns(it):
+    """Beyond its budget of a step (2,048 tokens) vLLM would read a prompt in parts, which its CPU worker dies of."""
+    begun = [(Segment("forced", (9 + i, 30) * 1500),) for i in range(3)]
+    requests = [ask(id=i, max_tokens=3020, begun=held) for i, held in enumerate(begun)]
+    answers = it.run(it.answers(*requests))
+    assert {r.finish for r in answers.values()} <= {"stop", "length"}
+    assert max(gap(it.model, requests[i], r, tokens=slice(3000, None)) for (i, _), r in answers.items()) < TOLERANCE
+
+
 def test_an_urgent_request_passes_those_that_wait(it):
     async def scenario():
         await it.engine.submit(ask(n=40, max_tokens=150))

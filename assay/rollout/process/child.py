@@ -31,7 +31,6 @@ from assay.rollout.process.messages import (
     Order,
     Ready,
     Round,
-    RoundOver,
     Sampled,
     Setup,
     Submit,
@@ -131,8 +130,6 @@ class Server:
             self._work.clear()
             async for request_id, rollout in self.engine.finished():
                 self._line.send(Finished(request_id, rollout, self.engine.stats))
-            if self._rounds:
-                self._line.send(RoundOver(self.engine.stats))
 
     async def _obey(self) -> None:
         while True:

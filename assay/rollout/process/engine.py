@@ -35,7 +35,6 @@ from assay.rollout.process.messages import (
     Order,
     Ready,
     Round,
-    RoundOver,
     Sampled,
     Settings,
     Setup,
@@ -79,7 +78,8 @@ class ProcessEngine:
         self._outbox = Outbox()
         self._orders: dict[int, asyncio.Future[None]] = {}
         self._numbers = itertools.count()
-        self._is_ready = self._in_round = self._asleep = False
+        self._round: set[tuple[int, int]] = set()
+        self._is_ready = self._asleep = False
         self._version = board.version
         self._watch = Watch(LOAD_SECONDS, self._silent)
         ours, theirs = socket.socketpair()
@@ -148,8 +148,8 @@ class ProcessEngine:
         self._attach()
         if self._asleep and self._flights:
             raise RuntimeError("the engine sleeps: publish the weights first")
-        if self._settings.deterministic and self._flights and not self._in_round:
-            self._in_round = True
+        if self._settings.deterministic and not self._round and self._flights:
+            self._round = set(self._flights)
             self._channel.send(Round())
         return self._outbox.drain(lambda: self._generating)
 
@@ -168,7 +168,7 @@ class ProcessEngine:
 
         Returns once it does. Raises RuntimeError in deterministic mode while a round is running.
         """
-        if self._in_round:
+        if self._round:
             raise RuntimeError("deterministic mode publishes between rounds only: drain finished() first")
         await self.ready()
         async with self._board.edition(self, version):
@@ -194,7 +194,7 @@ class ProcessEngine:
     @property
     def _generating(self) -> bool:
         """Is there something to come?"""
-        return self._in_round if self._settings.deterministic else bool(self._flights)
+        return bool(self._round if self._settings.deterministic else self._flights)
 
     async def _order(self, version: int | None) -> None:
         self._outbox.check()
@@ -223,9 +223,8 @@ class ProcessEngine:
             case Finished(request_id, rollout, stats):
                 self._stats = stats
                 del self._flights[request_id, rollout.index]
+                self._round.discard((request_id, rollout.index))
                 self._outbox.put(request_id, rollout)
-            case RoundOver(stats):
-                self._stats, self._in_round = stats, False
             case Done(number):
                 if number in self._orders and not self._orders[number].done():
                     self._orders[number].set_result(None)

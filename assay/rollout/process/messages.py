@@ -122,13 +122,6 @@ class Finished:
 
 
 @dataclass(frozen=True)
-class RoundOver:
-    """Deterministic mode: a round is over."""
-
-    stats: Stats
-
-
-@dataclass(frozen=True)
 class Busy:
     """Nothing to tell, but alive."""
 

@@ -77,7 +77,8 @@ def start_of(recipe: Recipe, model: Any, folder: Path, device: str, kind: Kind, 
     if cuda and shares_device:
         arguments |= {"enable_sleep_mode": True, "gpu_memory_utilization": 0.5}
     if not cuda:
-        arguments |= {"enforce_eager": True, "block_size": 32}
+        # a prompt read in parts ends vLLM's CPU worker where answers have seeds of their own
+        arguments |= {"enforce_eager": True, "block_size": 32, "enable_chunked_prefill": False}
         arguments["kv_cache_memory_bytes"] = cache_bytes(recipe, model)
     environment = {
         "VLLM_SERVER_DEV_MODE": "1",  # the routes of weight updates
