@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from assay.data.prompts import PromptSet
 from assay.errors import UserError
-from assay.loop.making import Making
+from assay.loop.making import Asking, Making
 from assay.loop.schedule import Place
 from assay.records import Prompt, Rollout, Segment, Verdict
 
@@ -72,13 +72,16 @@ def read_in_flight(folder: Path, prompts: PromptSet) -> InFlight:
     return InFlight(tuple(groups), values["extra"])
 
 
-def with_partials(making: Making, partials: Mapping[int, Rollout]) -> Making:
-    """A copy of ``making`` whose unfinished rollouts hold what the engine has of them; ``partials`` are by index."""
+def with_partials(making: Making, partials: Mapping[int, Rollout], asking: Asking) -> Making:
+    """A copy of ``making`` whose unfinished rollouts hold what the engine has of them; ``partials`` are by index.
+
+    One that is at its thinking budget has been stopped there and not yet been heard of: it goes on as if it had.
+    """
     begun = dict(making.begun)
     for place in making.missing:
         partial = partials.get(making.indices[place])
         if partial is not None and partial.segments:
-            begun[place] = partial.segments
+            begun[place] = asking.onward(replace(partial, finish="length")) or partial.segments
     return replace(
         making,
         begun=begun,

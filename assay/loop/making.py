@@ -37,6 +37,10 @@ class Asking:
     """Times that a rollout with an invalid verdict is sampled anew."""
     thinking: ThinkingBudget | None = None
 
+    def onward(self, rollout: Rollout) -> tuple[Segment, ...] | None:
+        """What an answer goes on behind that has come to its thinking budget; ``None`` for every other."""
+        return None if self.thinking is None else self.thinking.goes_on(rollout, self.sampling.max_tokens)
+
 
 @dataclass
 class Making:
@@ -96,7 +100,7 @@ class Making:
     def take(self, rollout: Rollout, asking: Asking) -> int | None:
         """Note an answer; its place if it is one to be judged now."""
         place = next(p for p, index in self.indices.items() if index == rollout.index)
-        onward = asking.thinking.goes_on(rollout, asking.sampling.max_tokens) if asking.thinking else None
+        onward = asking.onward(rollout)
         if onward is not None:
             self.begun[place] = onward
             return None

@@ -356,7 +356,7 @@ class GroupSource:
         if self.schedule.max_staleness == 0:
             return InFlight()  # a step that failed begins again with its prompts
         running = [
-            Unfinished(with_partials(self._makings[a], partials.get(a, {})), place, "running")
+            Unfinished(with_partials(self._makings[a], partials.get(a, {}), self.asking), place, "running")
             for a, place in sorted(self.schedule.running.items())
         ]
         complete = self._complete_ones(self.schedule.ready, [*self.schedule.ready])
