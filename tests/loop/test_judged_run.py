@@ -33,7 +33,7 @@ def test_a_run_is_judged_over_replicas_and_its_key_is_nowhere(tmp_path: Path) ->
         assert row.reward == pytest.approx((row.correct or 0.0) + 0.35)
     written = b"".join(path.read_bytes() for path in outcome.folder.rglob("*") if path.is_file())
     assert b"TEST_JUDGE_KEY" in written
-    assert b"4711" not in written
+    assert b"never-written" not in written
 
 
 def test_a_judge_that_is_down_stops_the_run_with_the_reason(tmp_path: Path) -> None:

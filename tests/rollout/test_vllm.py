@@ -97,7 +97,8 @@ def test_weights_may_change_under_running_answers(it):
 
     with it.endless():
         new, answers = it.run(scenario())
-    assert any(set(r.segments[0].versions) == {new - 1, new} for r in answers.values())
+    seen = [(r.finish, len(r), {v for s in r.segments for v in s.versions}) for r in answers.values()]
+    assert any(versions == {new - 1, new} for _, _, versions in seen), seen
     old = llama()
     for rollout in answers.values():
         (segment,) = rollout.segments

@@ -57,10 +57,11 @@ time.sleep(600)
 def test_answers_of_a_killed_server_are_finished_by_another(vllm_served):
     url, model = vllm_served.engine._port.url, llama()
     shop = Workshop(recipe(), model, TOKENIZER)
-    requests = [ask(n=8, id=i, max_tokens=400) for i in range(4)]
+    requests = [ask(n=8, id=i, max_tokens=8000) for i in range(4)]
 
     async def scenario():
         mortal = server_engine(shop)
+        mortal._stop = frozenset()  # its answers are under way for long; the other's end at a stop token
         fleet = Fleet([Replica("mortal", mortal), Replica("other", remote_engine(shop, url))], retries=2)
         try:
             await fleet.publish(1)
