@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VLLM := $(VENV)/.vllm
+# the same examples of the property tests every time; `make soak` draws new ones
+PYTEST := $(BIN)/python -m pytest --hypothesis-profile=ci
 EXTRAS := code,demo,tensorboard,judge,serve,llama,dev
 
 .DEFAULT_GOAL := help
@@ -12,7 +14,7 @@ EXTRAS := code,demo,tensorboard,judge,serve,llama,dev
 help:
 	@echo "make demo    train a 135-million-parameter model to do arithmetic, here, in minutes"
 	@echo "make test    run the tests"
-	@echo "make soak    5,000 verdicts with bombs among them, while workers are killed; 10,000 simulated schedules"
+	@echo "make soak    5,000 verdicts with bombs among them, while workers are killed; 10,000 simulated schedules; new examples"
 	@echo "make lint    ruff and pyright"
 	@echo "make bench   the benchmarks"
 	@echo "make docs    write the generated pages of docs/ anew"
@@ -41,15 +43,16 @@ demo: $(STAMP)
 
 test: $(STAMP) $(VLLM)
 	@$(BIN)/assay fetch
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/objective tests/golden --cov=assay.objective --cov-branch \
+	@OMP_NUM_THREADS=1 $(PYTEST) tests/objective tests/golden --cov=assay.objective --cov-branch \
 		--cov-report=term:skip-covered --cov-fail-under=100
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not vllm" \
+	@OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile -m "not vllm" \
 		--ignore=tests/objective --ignore=tests/golden
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m vllm tests/rollout tests/loop
+	@OMP_NUM_THREADS=1 $(PYTEST) -m vllm tests/rollout tests/loop
 
 soak: $(STAMP)
 	@ASSAY_SOAK=5000 $(BIN)/python -m pytest tests/reward/test_soak.py
 	@ASSAY_SCHEDULES=10000 $(BIN)/python -m pytest tests/loop/test_streaming.py
+	@$(BIN)/python -m pytest $$(grep -rl "@given" tests)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -89,7 +89,10 @@ async def drive(parts: Parts) -> bool:
 
 def updated(policy: Policy, harvest: Harvest, reward: RewardRecipe, kl_coefficient: float) -> Update:
     """The policy, moved by a step's groups."""
-    return policy.update(pack(harvest.groups, reward, harvest.version), kl_coefficient)
+    try:
+        return policy.update(pack(harvest.groups, reward, harvest.version), kl_coefficient)
+    finally:
+        policy.release()
 
 
 def train(recipe: Recipe | Resolved, *, resume: bool | Path = False, console: Console | None = None) -> Outcome:

@@ -16,6 +16,7 @@ from assay.policy.forest import Forest, usable
 from assay.policy.head import Head
 from assay.policy.packing import MicroBatch, Tree, assemble
 from assay.policy.ragged import NAME, Places, Rows
+from assay.policy.sublayers import fuse_sublayers
 from assay.rollout.masks import LayerMasks
 from assay.rollout.weights import causal_lm_of
 
@@ -117,8 +118,9 @@ def make_scorer(
     """Take a Hugging Face causal LM (or its peft wrapper) apart into trunk and head, and check that it was right.
 
     The trunk is ragged where the model's attention can be (it goes through SDPA and passes on what it is given), in
-    trees where torch has the kernel for them, else it forwards padded rows. Raises UserError for an architecture whose
-    trunk and head do not reproduce its own logits.
+    trees where torch has the kernel for them, else it forwards padded rows. Its norms and feed-forward parts are fused
+    where it runs in float32 (:mod:`assay.policy.sublayers`). Raises UserError for an architecture whose trunk and head
+    do not reproduce its own logits.
     """
     inner = causal_lm_of(model)
     trunk: Any = inner.base_model
@@ -132,6 +134,8 @@ def make_scorer(
         autocast=autocast,
         device=device,
     )
+    if not autocast:
+        fuse_sublayers(trunk)
     plain = replace(scorer, compute=masters, autocast=False)
     if inner.config._attn_implementation in ("sdpa", NAME):
         inner.set_attn_implementation(NAME)

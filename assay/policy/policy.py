@@ -99,6 +99,10 @@ class Policy:
         firsts = _first_advantages(batch, prepared.advantages.advantages)
         return Update(metrics, firsts, finite=skipped == 0, trained=prepared.trained, scored=prepared.scored)
 
+    def release(self) -> None:
+        """Free the gradients until the next update: their memory is the engine's meanwhile."""
+        self._optimizer.zero_grad(set_to_none=True)
+
     def has_signal(self, batch: Batch) -> list[bool]:
         """Per group: would it have an advantage that is not 0? Of the reward alone, without a KL in it."""
         return objective.advantages(batch.step, self.recipe.objective).signal.tolist()

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-BLOCK = 128
-"""Capacity grows by multiples of this many positions."""
+BLOCK = 32
+"""Capacity is a multiple of this many positions."""
 
 
 @dataclass(frozen=True)

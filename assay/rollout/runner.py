@@ -16,6 +16,9 @@ from assay.rollout.sequence import Sequence
 from assay.rollout.shared import Prompts, SharedPrompts, share_prompts
 from assay.rollout.views import DecodeView, PrefillView
 
+AHEAD = 128
+"""Positions to have at once for what will be sampled: a cache that need not grow leaves no holes in the heap."""
+
 Batch = list[tuple[tuple[int, ...], list[int]]]
 """Token ids to forward, each with the slots that begin with them."""
 
@@ -84,7 +87,7 @@ class ModelRunner:
         for sequence, slot in zip(sequences, slots, strict=True):
             distinct.setdefault(sequence.everything(), []).append(slot)
             sequence.cached = sequence.length
-        self.cache.reserve(max(slots) + 1, max(map(len, distinct)) + 1)
+        self.cache.reserve(max(slots) + 1, max(map(_foreseen, sequences)))
         work = sorted(distinct.items(), key=lambda item: len(item[0]))
         order = [slot for _, shared in work for slot in shared]
         logits = torch.cat([self._prefill(batch) for batch in self._batches(work)])
@@ -131,7 +134,7 @@ class ModelRunner:
 
     def restore(self, prefix: Prefix, sequences: list[Sequence], slots: list[int]) -> Tensor:
         """Fill the slots from a stored prompt instead; return its logits (S, V)."""
-        self.cache.reserve(max(slots) + 1, len(prefix.token_ids) + 1)
+        self.cache.reserve(max(slots) + 1, max(map(_foreseen, sequences)))
         self.cache.restore(prefix, slots)
         for sequence in sequences:
             sequence.cached = sequence.length
@@ -185,3 +188,9 @@ class ModelRunner:
 
     def _put(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.network.device)
+
+
+def _foreseen(sequence: Sequence) -> int:
+    """Positions to have for a sequence that enters a slot: all that it can come to, or `AHEAD` more than it has."""
+    most = len(sequence.request.prompt.token_ids) + len(sequence.uniforms)
+    return min(most, sequence.length + AHEAD)

@@ -75,8 +75,8 @@ def test_growth_keeps_what_is_stored_and_new_memory_is_zero():
     cache = SlotCache()
     cache.reserve(2, 5)
     keys, values = cache.layer(0, torch.ones(1, 2, 1, 3), torch.ones(1, 2, 1, 4))
-    assert keys.shape == (2, 2, 128, 3)
-    assert values.shape == (2, 2, 128, 4)
+    assert keys.shape == (2, 2, 32, 3)
+    assert values.shape == (2, 2, 32, 4)
     keys[1, :, :5] = 7.0
     prefix = cache.save(1, (1, 2, 3), torch.zeros(9))
     cache.reserve(4, 129)
