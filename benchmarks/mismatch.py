@@ -42,6 +42,7 @@ from assay.records import Group, Prompt, Rollout, Verdict
 from assay.reward.scorer import Scorer
 from assay.rollout.engine import Engine, Request, sampling_of
 from assay.rollout.engines import make_engine
+from assay.rollout.fleet import Fleet
 
 CPU = torch.device("cpu")
 TRAINERS = ("float32", "bfloat16")
@@ -77,6 +78,8 @@ SIDES = {
     **{f"llama.cpp {kind}": Side("llama_server", gguf=kind) for kind in ("f16", "q8_0", "q4_0", "q4_1")},
 }
 """All samplers by name."""
+ROUNDED = ("q4_0", "q4_1")
+"""Precisions of a GGUF file that the engine does not write itself."""
 
 
 class GivenFile:
@@ -113,6 +116,8 @@ def recipe_of(side: Side, model: str, compute: str, tokens: int, vllm_python: st
     }
     if side.dtype != "auto":
         values["rollout"]["dtype"] = side.dtype
+    if side.gguf in ("f16", "q8_0"):
+        values["sync"] = {"gguf": side.gguf}
     return with_precision(Recipe.from_dict(values), "cpu")
 
 
@@ -129,12 +134,14 @@ def questions(tokenizer: Any) -> list[Prompt]:
 
 
 def engine_of(side: Side, recipe: Recipe, model: Any, tokenizer: Any, place: str, folder: Path) -> Engine:
-    """The engine; llama.cpp samples from a file in the precision that is asked for."""
+    """The engine; where llama.cpp's writes no file in the precision that is asked for, one is put in its place."""
     engine = make_engine(recipe, model, tokenizer)
-    if side.gguf is not None:
+    if side.gguf in ROUNDED:
         file = folder / f"{side.gguf}.gguf"
         gguf_model.write_gguf(Path(place), side.gguf, file)
-        engine._files = GivenFile(file, side.gguf)
+        assert isinstance(engine, Fleet)
+        (member,) = engine._members
+        member.engine._files = GivenFile(file, side.gguf)
     return engine
 
 

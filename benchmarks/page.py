@@ -27,7 +27,9 @@ NOTES = {
         "product, would be about twice as fast as either."
     ),
     "decode_vs_llama_cpp": (
-        "The goal is 3. Both engines on all cores, in turn; llama.cpp's settings are in decode_llama_cpp.py."
+        "The goal is 3. Both engines on all cores, in turn; llama.cpp's settings, the fastest that were found, are in "
+        "decode_llama_cpp.py: its server, compiled here with MKL, in float32. So both sides do the same products by "
+        "the same library, and what is left between them is attention and sampling."
     ),
     "limit": (
         "The goal is 0.5. The products that the work needs, over its seconds, over the rate of one large product. "
@@ -46,16 +48,24 @@ NOTES = {
     "step_vs_trl": (
         "The goal is 5. Seconds of a whole step; judging overlaps sampling on Assay's side. TRL runs compiled. In "
         "float32 both sides are mostly matrix products: at the whole rate of one large product Assay's own step "
-        "would take little more than half of its time. Next: norms, rotations and activations each as one function "
-        "with its own backward pass."
+        "would take some three fifths of its time. Tried: layers compiled by torch (4 to 7 % of an update, for 12 to "
+        "20 s of compiling at the start), norms and feed-forward parts with a backward pass of their own (3 %, and a "
+        "third of the activations' memory; kept). A ratio of 5 would need four fifths of the rate of one large product "
+        "over the whole step."
     ),
     "memory_vs_trl": (
-        "The goal is at most 0.7. Peak resident memory, verifier processes included, in micro-batches of 512 "
-        "tokens, while the engine sleeps. More than two of the gigabytes are float32 weights, gradients and the "
-        "optimizer's moments, the same on both sides. Next: gradients let go between steps, activations recomputed "
-        "by layers."
+        "The goal is at most 0.7. Peak resident memory of three steps in turn, verifier processes included, in "
+        "micro-batches of 512 tokens, while the engine sleeps. More than two of the gigabytes are float32 weights, "
+        "gradients and the optimizer's moments, the same on both sides. What is in use at the peak is some 4.3 GB; the "
+        "rest is holes in the heap, which grow over the first steps because micro-batches differ in size. Giving them "
+        "back at each change of phase (`malloc_trim`) reaches 0.75 and costs a tenth of an update in page faults. "
+        "`assay train` itself keeps freed memory for speed and holds about 0.6 GB more than is measured here. Next: "
+        "micro-batches in few sizes; a prompt's keys and values once for its group."
     ),
-    "time_to_accuracy_vs_trl": "The goal is 5. Seconds of training; evaluation is outside the clock.",
+    "time_to_accuracy_vs_trl": (
+        "The goal is 5. Seconds of training; evaluation is outside the clock. Both sides learn at the same pace by "
+        "steps, so the ratio is that of the steps' seconds: see `step_vs_trl`."
+    ),
     "plan_check": (
         "The goal is .85 to 1.15. What `assay plan` makes of a synchronous run of two processes, beside runs of the "
         "same recipe whose processes work at once (docs/plan.md). The runs take turns of a few steps."
