@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from assay.errors import nearest
-from assay.recipe.checks.refusal import Check, Refusal
+from assay.recipe.checks.refusal import Refusal, check
 from assay.recipe.derived import native_process
 from assay.recipe.schema import Recipe
 
@@ -13,12 +13,14 @@ NATIVE_OPTIONS = ("threads",)
 """What ``rollout.options`` may hold for the native engine in a process of its own."""
 
 
+@check
 def deterministic_engine(recipe: Recipe) -> Iterator[Refusal]:
     """Bit-for-bit runs are made by the engine whose batches are a function of indices."""
     if recipe.run.deterministic and recipe.rollout.engine != "native":
         yield Refusal("rollout.engine", f"{recipe.rollout.engine} does not go with run.deterministic: use native")
 
 
+@check
 def engine_addresses(recipe: Recipe) -> Iterator[Refusal]:
     """``openai`` needs servers that run; ``llama_server`` starts its own, since it must load new weights."""
     engine, servers = recipe.rollout.engine, recipe.rollout.servers
@@ -32,6 +34,7 @@ def engine_addresses(recipe: Recipe) -> Iterator[Refusal]:
         yield Refusal("rollout.servers", reason)
 
 
+@check
 def native_processes(recipe: Recipe) -> Iterator[Refusal]:
     """How many processes, and what each may be told."""
     rollout = recipe.rollout
@@ -54,6 +57,7 @@ def native_processes(recipe: Recipe) -> Iterator[Refusal]:
             yield Refusal("rollout.options", f"{name} must be a whole number of at least 1, not {value!r}")
 
 
+@check
 def llama_slots(recipe: Recipe) -> Iterator[Refusal]:
     """llama.cpp has 256 sequences at most, and the probe takes one."""
     if recipe.rollout.engine == "llama_server" and recipe.rollout.max_running > 255 * recipe.rollout.replicas:
@@ -61,6 +65,7 @@ def llama_slots(recipe: Recipe) -> Iterator[Refusal]:
         yield Refusal("rollout.max_running", reason)
 
 
+@check
 def kept_keys(recipe: Recipe) -> Iterator[Refusal]:
     """Engines that go on from tokens have no old keys and values to keep."""
     engine = recipe.rollout.engine
@@ -68,6 +73,7 @@ def kept_keys(recipe: Recipe) -> Iterator[Refusal]:
         yield Refusal("regime.kv", f"'keep' is not possible with {engine}, which computes them anew: use recompute")
 
 
+@check
 def plain_precision(recipe: Recipe) -> Iterator[Refusal]:
     """Only the native engine has 8-bit products."""
     engine = recipe.rollout.engine
@@ -76,27 +82,3 @@ def plain_precision(recipe: Recipe) -> Iterator[Refusal]:
     if engine in ("vllm", "vllm_server") and recipe.rollout.dtype == "int8":
         reason = f"int8 is the native engine's: use bfloat16 with {engine}, and rollout.options={{quantization: fp8}}"
         yield Refusal("rollout.dtype", reason)
-
-
-def fixed_weights(recipe: Recipe) -> Iterator[Refusal]:
-    """Training on the answers of a model that never changes is training on somebody else's. (Not for evaluation.)"""
-    if recipe.rollout.engine == "openai" and not recipe.rollout.allow_stale:
-        reason = (
-            "openai cannot be given new weights, so every answer is that of the weights as they are there: use "
-            "vllm_server or llama_server, or rollout.allow_stale=true if that is meant"
-        )
-        yield Refusal("rollout.engine", reason)
-
-
-CHECKS: tuple[Check, ...] = (
-    deterministic_engine,
-    engine_addresses,
-    native_processes,
-    llama_slots,
-    kept_keys,
-    plain_precision,
-)
-"""Those of this file."""
-
-CHECKS_OF_TRAINING: tuple[Check, ...] = (fixed_weights,)
-"""What only a run that trains is refused for."""

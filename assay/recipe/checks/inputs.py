@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from assay.recipe.checks.refusal import Check, Refusal
+from assay.recipe.checks.refusal import Refusal, check
 from assay.recipe.derived import generation_dtype, has_held_out
 from assay.recipe.schema import Recipe
 
 
+@check
 def some_data(recipe: Recipe) -> Iterator[Refusal]:
     """There must be prompts."""
     data = recipe.data
@@ -16,6 +17,7 @@ def some_data(recipe: Recipe) -> Iterator[Refusal]:
         yield Refusal("data.train", "is empty: name prompts to train on, such as [prompts.jsonl] (or data.eval)")
 
 
+@check
 def held_out(recipe: Recipe) -> Iterator[Refusal]:
     """Held-out problems come from one place, and evaluation during training needs them."""
     data = recipe.data
@@ -28,18 +30,21 @@ def held_out(recipe: Recipe) -> Iterator[Refusal]:
         yield Refusal("eval.every", reason)
 
 
+@check
 def demo_revision(recipe: Recipe) -> Iterator[Refusal]:
     """The demo model has one revision."""
     if recipe.model.path == "demo" and recipe.model.revision is not None:
         yield Refusal("model.revision", "belongs to a model of the hub, and model.path is 'demo'")
 
 
+@check
 def lora_targets(recipe: Recipe) -> Iterator[Refusal]:
     """Adapters must sit somewhere."""
     if recipe.model.lora is not None and not recipe.model.lora.targets:
         yield Refusal("model.lora.targets", "is empty: nothing would be trained; use all-linear")
 
 
+@check
 def bfloat16_masters(recipe: Recipe) -> Iterator[Refusal]:
     """Products of bfloat16 weights are bfloat16, whatever ``compute_dtype`` asks for."""
     if recipe.model.dtype == "bfloat16" and recipe.model.compute_dtype == "float32":
@@ -47,6 +52,7 @@ def bfloat16_masters(recipe: Recipe) -> Iterator[Refusal]:
         yield Refusal("model.compute_dtype", reason)
 
 
+@check
 def deterministic_precision(recipe: Recipe) -> Iterator[Refusal]:
     """Bit-for-bit runs are made in float32."""
     if not recipe.run.deterministic:
@@ -60,14 +66,3 @@ def deterministic_precision(recipe: Recipe) -> Iterator[Refusal]:
         follows = key == "rollout.dtype" and recipe.rollout.dtype == "auto"
         if dtype not in ("float32", "auto") and not follows:
             yield Refusal(key, f"{dtype} does not go with run.deterministic: use float32")
-
-
-CHECKS: tuple[Check, ...] = (
-    some_data,
-    held_out,
-    demo_revision,
-    lora_targets,
-    bfloat16_masters,
-    deterministic_precision,
-)
-"""Those of this file."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from assay.recipe.checks.refusal import Check, Refusal
+from assay.recipe.checks.refusal import Refusal, check
 from assay.recipe.derived import anchor_needs, corrects, rejects_sequences
 from assay.recipe.names import ESTIMATORS
 from assay.recipe.schema import Recipe
 
 
+@check
 def unbuilt_estimator(recipe: Recipe) -> Iterator[Refusal]:
     """``gae`` and ``remax`` are functions without the machinery that feeds them."""
     name = recipe.objective.estimator
@@ -18,6 +19,7 @@ def unbuilt_estimator(recipe: Recipe) -> Iterator[Refusal]:
         yield Refusal("objective.estimator", f"{name!r} needs {lacks}: not built yet; grpo or rloo needs none")
 
 
+@check
 def live_anchor(recipe: Recipe) -> Iterator[Refusal]:
     """A live anchor makes the ratio 1, which is wrong wherever log-probs are needed earlier."""
     needs = anchor_needs(recipe)
@@ -25,6 +27,7 @@ def live_anchor(recipe: Recipe) -> Iterator[Refusal]:
         yield Refusal("objective.anchor", f"'live' is not exact here, because {' and '.join(needs)}: use auto")
 
 
+@check
 def rollout_anchor(recipe: Recipe) -> Iterator[Refusal]:
     """With the sampler as anchor there is no mismatch left to correct."""
     if recipe.objective.anchor == "rollout" and corrects(recipe.objective.correction):
@@ -32,6 +35,7 @@ def rollout_anchor(recipe: Recipe) -> Iterator[Refusal]:
         yield Refusal("objective.anchor", reason)
 
 
+@check
 def clip_range(recipe: Recipe) -> Iterator[Refusal]:
     """A ratio is above 0, so a lower clip beyond 1 clips nothing; the loss in log space has no such limit."""
     objective = recipe.objective
@@ -43,6 +47,7 @@ def clip_range(recipe: Recipe) -> Iterator[Refusal]:
         yield Refusal("objective.dual_clip", reason)
 
 
+@check
 def kl_term(recipe: Recipe) -> Iterator[Refusal]:
     """The KL's keys that contradict each other."""
     kl = recipe.objective.kl
@@ -60,6 +65,7 @@ def kl_term(recipe: Recipe) -> Iterator[Refusal]:
             yield Refusal("objective.kl.where", reason)
 
 
+@check
 def correction_bands(recipe: Recipe) -> Iterator[Refusal]:
     """Empty bands reject everything."""
     correction = recipe.objective.correction
@@ -77,6 +83,7 @@ def correction_bands(recipe: Recipe) -> Iterator[Refusal]:
         )
 
 
+@check
 def batch_division(recipe: Recipe) -> Iterator[Refusal]:
     """A batch of so many groups cannot be divided further."""
     minibatches, prompts = recipe.update.minibatches, recipe.rollout.prompts_per_step
@@ -85,6 +92,7 @@ def batch_division(recipe: Recipe) -> Iterator[Refusal]:
         yield Refusal("update.minibatches", reason)
 
 
+@check
 def token_budget(recipe: Recipe) -> Iterator[Refusal]:
     """A micro-batch must hold the longest prompt with its answer."""
     budget = recipe.update.tokens_per_microbatch
@@ -95,16 +103,3 @@ def token_budget(recipe: Recipe) -> Iterator[Refusal]:
             f"{prompt} + {answer} tokens: use at least {prompt + answer}"
         )
         yield Refusal("update.tokens_per_microbatch", reason)
-
-
-CHECKS: tuple[Check, ...] = (
-    unbuilt_estimator,
-    live_anchor,
-    rollout_anchor,
-    clip_range,
-    kl_term,
-    correction_bands,
-    batch_division,
-    token_budget,
-)
-"""Those of this file."""

@@ -19,3 +19,12 @@ class Refusal(NamedTuple):
 
 Check = Callable[[Recipe], Iterator[Refusal]]
 """From a recipe to its refusals."""
+
+CHECKS: list[Check] = []
+"""All checks, in the order in which their files are imported."""
+
+
+def check(function: Check) -> Check:
+    """File a check: what it finds is refused when a recipe is read."""
+    CHECKS.append(function)
+    return function

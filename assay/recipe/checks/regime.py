@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from assay.recipe.checks.refusal import Check, Refusal
+from assay.recipe.checks.refusal import Refusal, check
 from assay.recipe.schema import Recipe
 
 
+@check
 def publish_rhythm(recipe: Recipe) -> Iterator[Refusal]:
     """The engine may be as many versions behind as staleness allows, and no more."""
     every, bound = recipe.sync.every, recipe.regime.max_staleness
@@ -21,6 +22,7 @@ def publish_rhythm(recipe: Recipe) -> Iterator[Refusal]:
         yield Refusal("sync.every", reason)
 
 
+@check
 def unbounded_staleness(recipe: Recipe) -> Iterator[Refusal]:
     """Without a bound on staleness something else must bound it."""
     regime, drift = recipe.regime, recipe.drift
@@ -36,6 +38,7 @@ def unbounded_staleness(recipe: Recipe) -> Iterator[Refusal]:
         yield Refusal("regime.max_staleness", reason)
 
 
+@check
 def enough_groups(recipe: Recipe) -> Iterator[Refusal]:
     """What bounds the groups in the making must leave room for a batch."""
     prompts, groups = recipe.rollout.prompts_per_step, recipe.regime.max_groups
@@ -44,6 +47,7 @@ def enough_groups(recipe: Recipe) -> Iterator[Refusal]:
         yield Refusal("regime.max_groups", reason)
 
 
+@check
 def drift_actions(recipe: Recipe) -> Iterator[Refusal]:
     """Each action of the drift monitor must be able to do something."""
     drift = recipe.drift
@@ -63,12 +67,3 @@ def drift_actions(recipe: Recipe) -> Iterator[Refusal]:
 
 def _some_groups(recipe: Recipe) -> int:
     return 4 * recipe.rollout.prompts_per_step
-
-
-CHECKS: tuple[Check, ...] = (
-    publish_rhythm,
-    unbounded_staleness,
-    enough_groups,
-    drift_actions,
-)
-"""Those of this file."""

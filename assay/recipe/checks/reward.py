@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from assay.recipe.checks.refusal import Check, Refusal
+from assay.recipe.checks.refusal import Refusal, check
 from assay.recipe.derived import WATCH, part_names, watch_names
 from assay.recipe.schema import Recipe
 
 
+@check
 def reward_parts(recipe: Recipe) -> Iterator[Refusal]:
     """Parts must be told apart, weigh something, and be several where the estimator normalises each."""
     parts = recipe.reward.parts
@@ -29,6 +30,7 @@ def reward_parts(recipe: Recipe) -> Iterator[Refusal]:
         yield Refusal("objective.estimator", reason)
 
 
+@check
 def reward_gates(recipe: Recipe) -> Iterator[Refusal]:
     """A gate looks back at a part that is there; sums and products are read by estimators of the one reward."""
     reward = recipe.reward
@@ -49,6 +51,7 @@ def reward_gates(recipe: Recipe) -> Iterator[Refusal]:
                 yield Refusal(f"reward.parts[{place}].weight", reason)
 
 
+@check
 def reward_rows(recipe: Recipe) -> Iterator[Refusal]:
     """Parts for some rows need the column that tells the rows apart, and the reverse."""
     reward = recipe.reward
@@ -65,18 +68,10 @@ def reward_rows(recipe: Recipe) -> Iterator[Refusal]:
             yield Refusal(f"reward.parts[{place}].rows", reason)
 
 
+@check
 def overlong_share(recipe: Recipe) -> Iterator[Refusal]:
     """A punished share of less than a token punishes nothing."""
     share, cap = recipe.reward.overlong_buffer, recipe.rollout.max_tokens
     if 0 < share * cap < 1:
         reason = f"{share:g} of rollout.max_tokens = {cap} is less than a token: use {1 / cap:.3g} or more, or 0"
         yield Refusal("reward.overlong_buffer", reason)
-
-
-CHECKS: tuple[Check, ...] = (
-    reward_parts,
-    reward_gates,
-    reward_rows,
-    overlong_share,
-)
-"""Those of this file."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from assay.recipe.checks.refusal import Check, Refusal
+from assay.recipe.checks.refusal import Refusal, check
 from assay.recipe.names import ESTIMATORS
 from assay.recipe.schema import Recipe
 
 
+@check
 def lone_rollouts(recipe: Recipe) -> Iterator[Refusal]:
     """A group of one has no siblings to be compared with."""
     if recipe.rollout.group_size > 1:
@@ -28,6 +29,7 @@ def lone_rollouts(recipe: Recipe) -> Iterator[Refusal]:
         )
 
 
+@check
 def cut_distribution(recipe: Recipe) -> Iterator[Refusal]:
     """Sampling from a cut distribution while training the full one is a permanent mismatch."""
     rollout = recipe.rollout
@@ -43,12 +45,14 @@ def cut_distribution(recipe: Recipe) -> Iterator[Refusal]:
             yield Refusal(f"rollout.{key}", reason)
 
 
+@check
 def no_replacements(recipe: Recipe) -> Iterator[Refusal]:
     """Dynamic sampling without replacements would only shrink the batch."""
     if recipe.rollout.dynamic_sampling and recipe.rollout.max_extra_groups == 0:
         yield Refusal("rollout.max_extra_groups", "0 leaves rollout.dynamic_sampling nothing to replace groups with")
 
 
+@check
 def stragglers(recipe: Recipe) -> Iterator[Refusal]:
     """The clock may not cancel what goes in a fixed order, and thinking must leave room for an answer."""
     rollout = recipe.rollout
@@ -60,12 +64,3 @@ def stragglers(recipe: Recipe) -> Iterator[Refusal]:
             f"{rollout.thinking.budget} leaves no answer within rollout.max_tokens = {rollout.max_tokens}: use less"
         )
         yield Refusal("rollout.thinking.budget", reason)
-
-
-CHECKS: tuple[Check, ...] = (
-    lone_rollouts,
-    cut_distribution,
-    no_replacements,
-    stragglers,
-)
-"""Those of this file."""
