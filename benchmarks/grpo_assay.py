@@ -18,7 +18,8 @@ from grpo_work import Work
 from workers import Line, Paced
 
 from assay.loop.assembly import Ingredients, sampled_groups
-from assay.loop.source import GroupSource, Harvest
+from assay.loop.harvest import Harvest
+from assay.loop.source import GroupSource
 from assay.loop.trainer import run_loop
 from assay.policy.export import export
 from assay.track.console import make_console

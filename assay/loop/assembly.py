@@ -20,6 +20,7 @@ from assay.loop.drift import DriftMonitor, DriftState
 from assay.loop.drift_probe import make_monitor
 from assay.loop.evaluate import Evaluation, evaluate
 from assay.loop.folder import RunFolder, find_run, model_place, new_run
+from assay.loop.harvest import Source
 from assay.loop.in_flight import InFlight, read_in_flight
 from assay.loop.limit import measure_limit
 from assay.loop.making import Asking
@@ -27,7 +28,7 @@ from assay.loop.memory import memory
 from assay.loop.recorder import Recorder
 from assay.loop.run import Describe, Run
 from assay.loop.schedule import Schedule
-from assay.loop.source import GroupSource, Source, stream_seed
+from assay.loop.source import GroupSource
 from assay.objective.kl import KlState
 from assay.policy.batch import pack
 from assay.policy.model import adapter_base, add_lora, check_model, load_model, load_tokenizer, pick_device
@@ -43,6 +44,7 @@ from assay.reward.selection import check_rows
 from assay.rollout.dispatch import Dispatcher
 from assay.rollout.engine import Engine, sampling_of
 from assay.rollout.engines import make_engine
+from assay.rollout.seeds import stream_seed
 from assay.rollout.thinking import ThinkingBudget, encoder, thinking_budget
 from assay.sync.weights import Weights
 from assay.track.console import Console, make_console

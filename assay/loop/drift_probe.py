@@ -8,12 +8,12 @@ from assay.data.prompts import PromptSet
 from assay.errors import UserError
 from assay.loop.drift import DriftMonitor, DriftState
 from assay.loop.folder import RunFolder, write_json
-from assay.loop.source import stream_seed
 from assay.recipe.schema import Recipe
 from assay.records import Group, Rollout, Segment, Verdict
 from assay.rollout.dispatch import Dispatcher
 from assay.rollout.engine import Request
 from assay.rollout.sampling import Sampling
+from assay.rollout.seeds import stream_seed
 
 ADMISSIONS = (1 << 41) + (1 << 20)
 """Admission numbers of the probe start here, far from all others."""

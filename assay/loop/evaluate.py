@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from assay.data.prompts import PromptSet
-from assay.loop.making import Asking, Judge, Making, make
-from assay.loop.source import Progress, refuse_broken_verifiers, stream_seed, unheard
+from assay.loop.invalid import refuse_invalid
+from assay.loop.making import Asking, Judge, Making, Progress, make, unheard
 from assay.loop.statistics import Estimate, bootstrap, majority, pass_at_k, proportion
 from assay.recipe.schema import Recipe
 from assay.records import Group, is_right
 from assay.rollout.dispatch import Dispatcher
 from assay.rollout.engine import sampling_of
+from assay.rollout.seeds import stream_seed
 from assay.rollout.thinking import ThinkingBudget
 
 EVAL_ADMISSIONS = 1 << 40
@@ -75,7 +76,7 @@ async def evaluate(
             replace(g, rollouts=(*g.rollouts, *m.rollouts), verdicts=(*g.verdicts, *m.verdicts))
             for g, m in zip(groups, made, strict=True)
         ]
-        refuse_broken_verifiers(groups, recipe.reward.max_invalid)
+        refuse_invalid([v for g in groups for v in g.verdicts], recipe.reward.max_invalid)
     return Evaluation(estimates_over(groups, samples), tuple(groups))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from assay.hardware import product_rate
-from assay.loop.source import Harvest
+from assay.loop.harvest import Harvest
 from assay.policy.flops import Costs, costs_of, decode_flops, update_flops
 from assay.policy.policy import Update
 from assay.recipe.derived import generation_dtype

@@ -27,6 +27,14 @@ class Judge(Protocol):
         ...
 
 
+Progress = Callable[[int, int], None]
+"""Told how many answers are there, and of how many."""
+
+
+def unheard(done: int, of: int) -> None:
+    """Progress that nobody follows."""
+
+
 @dataclass(frozen=True)
 class Asking:
     """How answers are asked for: the same for every group of a run, or of an evaluation."""

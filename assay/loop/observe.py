@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 
 import torch
 
-from assay.loop.source import Harvest
+from assay.loop.harvest import Harvest
 from assay.recipe.derived import WATCH
 from assay.records import Group, Rollout, Verdict, is_right, share
 from assay.rollout.engine import Stats

@@ -8,7 +8,7 @@ from typing import Any
 
 from assay.loop.evaluate import Evaluation
 from assay.loop.folder import RunFolder
-from assay.loop.source import Harvest
+from assay.loop.harvest import Harvest
 from assay.recipe.schema import Recipe
 from assay.track.alarm_log import AlarmLog
 from assay.track.alarms import raised

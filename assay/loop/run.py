@@ -17,13 +17,13 @@ from assay.loop.checkpoint import CheckpointStore, RunState
 from assay.loop.drift import Decision, DriftMonitor, decide, publish_due
 from assay.loop.evaluate import Evaluation
 from assay.loop.folder import RunFolder, write_json
+from assay.loop.harvest import Harvest, Source
 from assay.loop.in_flight import InFlight
 from assay.loop.interrupt import Interrupted, StopRequest
 from assay.loop.limit import Limit
 from assay.loop.memory import memory
 from assay.loop.observe import generated_tokens, harvest_metrics, speed_metrics
 from assay.loop.recorder import Recorder
-from assay.loop.source import Harvest, Source
 from assay.loop.summary import LIMIT, added, best_step, summarize
 from assay.objective.kl import CONTROLLERS, KlState
 from assay.policy.policy import Policy, Update

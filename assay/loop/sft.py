@@ -19,8 +19,8 @@ from assay.data.prompts import PromptSet
 from assay.data.sampler import PromptSampler
 from assay.errors import UserError
 from assay.loop.assembly import Ingredients, checked
+from assay.loop.harvest import Harvest
 from assay.loop.in_flight import InFlight
-from assay.loop.source import Harvest
 from assay.loop.trainer import Outcome, run_loop
 from assay.policy.policy import Update
 from assay.recipe.load import Resolved

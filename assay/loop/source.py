@@ -11,109 +11,21 @@ number: everything is then a function of indices. Otherwise each group goes its 
 from __future__ import annotations
 
 import asyncio
-import zlib
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Literal, Protocol
 
 from assay.data.prompts import PromptSet
 from assay.data.sampler import PromptSampler
-from assay.errors import AssayError, UserError
+from assay.loop.harvest import Harvest
 from assay.loop.in_flight import InFlight, Unfinished, with_partials
-from assay.loop.making import Asking, Judge, Making, make
+from assay.loop.invalid import refuse_invalid
+from assay.loop.making import Asking, Judge, Making, Progress, make, unheard
 from assay.loop.schedule import Place, Schedule
-from assay.records import Group, Rollout, Verdict
+from assay.records import Group, Rollout
 from assay.rollout.dispatch import Dispatcher
 from assay.rollout.engine import Stats
 from assay.track.phases import Phases
-
-Progress = Callable[[int, int], None]
-"""Told how many answers are there, and of how many."""
-
-
-def unheard(done: int, of: int) -> None:
-    """Progress that nobody follows."""
-
-
-@dataclass(frozen=True)
-class Harvest:
-    """What a step's generation brought in."""
-
-    groups: tuple[Group, ...]
-    """What the step is trained on, in the order of admission; none where nothing had signal."""
-    unused: tuple[Group, ...] = ()
-    """Generated and judged, then left out for want of signal (dynamic sampling)."""
-    extra: int = 0
-    """Groups admitted beyond ``prompts_per_step``."""
-    replaced: tuple[Group, ...] = ()
-    """The rollouts that were sampled anew because their verdict was invalid, with those verdicts."""
-    cancelled: tuple[Rollout, ...] = ()
-    """Rollouts that were cut off because enough others of their group were there (oversampling)."""
-    sampling: Stats = Stats()
-    """What the engine computed since the last harvest."""
-    origin: Literal["generated", "given"] = "generated"
-    """Were its answers sampled, or given to be imitated? The name under which their tokens are counted."""
-    version: int = 0
-    """The policy's version that is trained on them: batches consumed before this one."""
-    ahead: bool = False
-    """May generation run ahead of training, so that rollouts have an age?"""
-    running: int = 0
-    """Groups in the making when the step began to train."""
-    waiting: int = 0
-    """Complete groups that were left for later steps."""
-    due: int = 0
-    """Groups in the making that the next step cannot do without."""
-
-    @property
-    def retried(self) -> int:
-        """How many rollouts were sampled anew."""
-        return sum(len(g.rollouts) for g in self.replaced)
-
-    @property
-    def generated(self) -> tuple[Group, ...]:
-        """All groups, used or not, as they came to be."""
-        return self.groups + self.unused
-
-
-class Source(Protocol):
-    """Anything that hands the loop a step's groups; its counters and what is in flight are part of a checkpoint."""
-
-    cursor: int
-    admissions: int
-
-    async def next_groups(self) -> Harvest:
-        """The groups of the next step."""
-        ...
-
-    async def in_flight(self, version: int) -> InFlight:
-        """What is started and not trained on after ``version`` batches."""
-        ...
-
-    def known(self, version: int) -> InFlight:
-        """The same without asking the engine, as when it is gone: unfinished answers are begun anew."""
-        ...
-
-    def restore(self, in_flight: InFlight, version: int) -> None:
-        """Go on after ``version`` batches, with what was in flight then."""
-        ...
-
-    async def drained(self) -> None:
-        """Wait until no answer is being made; none is begun before the next call of `next_groups`."""
-        ...
-
-    async def discard(self) -> int:
-        """Give up every group that is not trained on; returns how many those were."""
-        ...
-
-    def drop_to_sync(self) -> None:
-        """Start groups for the very next batch alone from now on."""
-        ...
-
-    async def close(self) -> None:
-        """Take back what is in flight."""
-        ...
 
 
 @dataclass
@@ -370,32 +282,3 @@ class GroupSource:
         kept = [Unfinished(self._makings[a], ready[a], "ready", a in fresh) for a in admissions]
         aside = [Unfinished(m, None, "unused", True) for m in self._seen if m.admission not in self._makings]
         return (*kept, *aside)
-
-
-def refuse_broken_verifiers(groups: Sequence[Group], max_invalid: float) -> None:
-    """`refuse_invalid` for the verdicts of groups."""
-    refuse_invalid([v for g in groups for v in g.verdicts], max_invalid)
-
-
-def refuse_invalid(verdicts: Sequence[Verdict], max_invalid: float) -> None:
-    """Raise with the commonest reason when more than this share of the verdicts is invalid.
-
-    UserError where a verifier raised, which its author can mend; AssayError where it was slow or out of reach.
-    """
-    bad = [v for v in verdicts if not v.valid]
-    if len(bad) > max_invalid * len(verdicts):
-        (outcome, message), count = Counter((v.outcome, v.message) for v in bad).most_common(1)[0]
-        kind = UserError if outcome == "verifier_error" else AssayError
-        raise kind(
-            f"{len(bad)} of {len(verdicts)} verdicts are invalid, more than reward.max_invalid={max_invalid:g} "
-            f"allows; {count} times {outcome}: {message}"
-        )
-
-
-def stream_seed(seed: int, stream: str) -> int:
-    """A seed of its own for each purpose (training, evaluation) that draws from one run seed.
-
-    >>> stream_seed(0, "train") == stream_seed(0, "train"), stream_seed(0, "train") == stream_seed(0, "eval")
-    (True, False)
-    """
-    return zlib.crc32(f"{seed}/{stream}".encode())

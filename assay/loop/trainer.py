@@ -37,10 +37,10 @@ from pathlib import Path
 from typing import Any
 
 from assay.loop.assembly import Ingredients, Parts, assemble, sampled_groups
+from assay.loop.harvest import Harvest, Source
 from assay.loop.interrupt import Interrupted
 from assay.loop.memory import memory
 from assay.loop.run import Describe, described
-from assay.loop.source import Harvest, Source
 from assay.policy.batch import pack
 from assay.policy.export import export, model_card
 from assay.policy.policy import Policy, Update

@@ -14,9 +14,10 @@ from tiny import save_tiny, tiny_tokenizer
 
 from assay.data.prompts import PromptSet
 from assay.data.sampler import PromptSampler
+from assay.loop.harvest import Harvest
 from assay.loop.making import Asking
 from assay.loop.schedule import Schedule
-from assay.loop.source import GroupSource, Harvest
+from assay.loop.source import GroupSource
 from assay.loop.trainer import Outcome, train
 from assay.recipe.schema import Recipe
 from assay.records import Group, Prompt, Rollout, Segment, Verdict

@@ -10,8 +10,8 @@ import pytest
 from loop_helpers import make_place, metrics_of, prompts, quick, settings
 from safetensors.torch import load_file
 
+from assay.loop.harvest import Harvest
 from assay.loop.observe import generated_tokens, harvest_metrics, speed_metrics
-from assay.loop.source import Harvest
 from assay.loop.summary import best_step
 from assay.loop.trainer import train
 from assay.recipe.schema import Recipe

@@ -19,10 +19,11 @@ from virtual import Deadlock, SlowEngine, SlowScorer, run_virtually
 
 from assay.data.sampler import PromptSampler
 from assay.errors import AssayError
+from assay.loop.harvest import Harvest
 from assay.loop.in_flight import InFlight, read_in_flight
 from assay.loop.making import Asking
 from assay.loop.schedule import Schedule
-from assay.loop.source import GroupSource, Harvest
+from assay.loop.source import GroupSource
 from assay.rollout.dispatch import Dispatcher
 from assay.rollout.fleet import Fleet, Replica
 from assay.rollout.sampling import Sampling

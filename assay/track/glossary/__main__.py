@@ -1,0 +1,5 @@
+"""Prints docs/metrics.md."""
+
+from assay.track.glossary import page
+
+print(page(), end="")
