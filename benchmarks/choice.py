@@ -16,6 +16,7 @@ from decoding import Native, Work, first_prompts
 from workers import Line
 
 from assay.hardware import keep_freed_memory
+from assay.policy import logprobs
 from assay.policy.model import load_model
 from assay.recipe.schema import ModelRecipe
 from assay.rollout.engine import Request
@@ -38,6 +39,7 @@ UPDATES: Mapping[str, dict[str, Any]] = {
     "chosen": {"tokens_per_microbatch": 1024},
     "padded rows": {"tokens_per_microbatch": 1024},
     "compiled layers": {"tokens_per_microbatch": 1024},
+    "torch's own derivatives": {"tokens_per_microbatch": 1024},
     "4096 tokens at once": {"tokens_per_microbatch": 4096},
     "4 KiB pages": {"tokens_per_microbatch": 1024},
     "memory given back": {"tokens_per_microbatch": 1024},
@@ -79,6 +81,8 @@ def updating(way: str, work: Work, model: Any) -> Callable[[int], dict[str, floa
     cpu = torch.device("cpu")
     if way == "padded rows":
         model.set_attn_implementation("eager")
+    if way == "torch's own derivatives":
+        logprobs.fuse_sublayers = lambda trunk: 0
     policy = learning.policy_of(work, model, cpu, **UPDATES[way])
     if way == "padded rows":
         model.set_attn_implementation("sdpa")

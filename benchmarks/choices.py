@@ -1,9 +1,10 @@
 """What single choices gain, each beside its alternative: the numbers behind the reasons in docs/benchmarks.md.
 
 Decoding (tokens/s): transformers' forward, fused products, those with weights packed for MKL, the same from a second
-thread, and 8-bit products. The update (seconds): padded rows, layers compiled by torch, many tokens at once, memory in
-pages of 4 KiB instead of 2 MiB, given back instead of kept for the next step. And the price of narrow decoding: how far
-the engine's log-probs are from the trainer's. Every side is a process of its own; they take turns.
+thread, and 8-bit products. The update (seconds): padded rows, layers compiled by torch, torch's own derivatives of
+norms and feed-forward parts, many tokens at once, memory in pages of 4 KiB instead of 2 MiB, given back instead of kept
+for the next step. And the price of narrow decoding: how far the engine's log-probs are from the trainer's. Every side
+is a process of its own; they take turns.
 """
 
 from __future__ import annotations

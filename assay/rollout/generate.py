@@ -21,6 +21,7 @@ from torch import Tensor
 from assay.records import Finish, Rollout, Segment
 from assay.rollout.engine import EngineFailed, Limits, Request, Stats, check_prompt, room_of
 from assay.rollout.native import stop_tokens
+from assay.rollout.outbox import unseen
 from assay.rollout.sampling import Sampling
 from assay.rollout.seeds import seed_of
 from assay.rollout.segments import appended, begun_tokens, decoder, is_whole
@@ -123,7 +124,7 @@ class GenerateEngine:
     async def partials(self) -> list[tuple[int, Rollout]]:
         """What has not been yielded: the finished ones, and those that wait with what they had begun."""
         waiting = [(b.request.id, r) for b in self._waiting for r in self._unbegun(b)]
-        return [(i, r) for i, r in self._done if r.finish in ("stop", "length")] + waiting
+        return unseen(self._done) + waiting
 
     async def publish(self, version: int) -> None:
         """Sample from the trainer's present weights, as ``version``, from the next batch on."""

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from assay.records import Rollout
 from assay.rollout.engine import Limits, Request, Stats, check_prompt, room_of
+from assay.rollout.outbox import unseen
 from assay.rollout.sampling import sample
 from assay.rollout.scheduler import Scheduler
 from assay.rollout.seeds import uniforms
@@ -176,8 +177,7 @@ class NativeEngine:
     async def partials(self) -> list[tuple[int, Rollout]]:
         """What the unfinished rollouts hold so far, those that wait included, and those nobody has seen yet."""
         self._open_inbox()
-        unseen = [(i, replace(r, finish="cancelled")) for i, r in self._done if r.finish in ("stop", "length")]
-        return unseen + self._records([*self._scheduler.running, *self._scheduler.waiting])
+        return unseen(self._done) + self._records([*self._scheduler.running, *self._scheduler.waiting])
 
     async def publish(self, version: int) -> None:
         """Sample from the trainer's present weights, as ``version``, from the next token on.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from assay.errors import AssayError
@@ -47,7 +47,7 @@ class Outbox:
 
     def unseen(self) -> list[tuple[int, Rollout]]:
         """What is finished and nobody has taken yet, as if cut off now: part of an engine's partial answers."""
-        return [(i, replace(r, finish="cancelled")) for i, r in self._done if r.finish in ("stop", "length")]
+        return unseen(self._done)
 
     def clear(self) -> None:
         """Drop what nobody has taken."""
@@ -78,3 +78,8 @@ class Outbox:
                 await (wait or self.news)()
         finally:
             self._consumed = False
+
+
+def unseen(finished: Iterable[tuple[int, Rollout]]) -> list[tuple[int, Rollout]]:
+    """Those of ``finished`` that came to their own end, as if cut off there."""
+    return [(i, replace(r, finish="cancelled")) for i, r in finished if r.finish in ("stop", "length")]
