@@ -56,11 +56,10 @@ NOTES = {
     "memory_vs_trl": (
         "The goal is at most 0.7. Peak resident memory of three steps in turn, verifier processes included, in "
         "micro-batches of 512 tokens, while the engine sleeps. More than two of the gigabytes are float32 weights, "
-        "gradients and the optimizer's moments, the same on both sides. What is in use at the peak is some 4.3 GB; the "
-        "rest is holes in the heap, which grow over the first steps because micro-batches differ in size. Giving them "
-        "back at each change of phase (`malloc_trim`) reaches 0.75 and costs a tenth of an update in page faults. "
-        "`assay train` itself keeps freed memory for speed and holds about 0.6 GB more than is measured here. Next: "
-        "micro-batches in few sizes; a prompt's keys and values once for its group."
+        "gradients and the optimizer's moments, the same on both sides. The figure grows over the first steps: "
+        "micro-batches differ in size, and leave holes in the heap. `assay train` itself keeps freed memory, which is "
+        "faster (`choices`) and holds more. Next: micro-batches in few sizes; a prompt's keys and values once for its "
+        "group."
     ),
     "time_to_accuracy_vs_trl": (
         "The goal is 5. Seconds of training; evaluation is outside the clock. Both sides learn at the same pace by "

@@ -139,7 +139,8 @@ def test_cancelling_between_batches_and_what_a_checkpoint_keeps():
     seen, kept = asyncio.run(scenario())
     assert [s[0] for s in seen[:2]] == [9, 0]
     assert sorted((i, r.index) for i, r in kept) == [(0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
-    assert {(i, r.index) for i, r in kept if r.finish != "cancelled"} == {(0, 1)}
+    assert {(i, r.index) for i, r in kept if r.segments} == {(0, 1)}, "whole, and not yet seen"
+    assert {r.finish for _, r in kept} == {"cancelled"}
     assert {s for s in seen if s[2] == "cancelled"} == {(1, 0, "cancelled"), (1, 1, "cancelled"), (1, 2, "cancelled")}
     assert len(seen) == 7
 
