@@ -49,14 +49,15 @@ def main() -> None:
     work = decoding.work_of(chosen, device.type)
     native = decoding.Native(work, device)
     native.rate(0, tokens=2), transformers_generate(native, work, 2, 0)  # warm up
-    sides = harness.alternate(
-        {
-            "assay": native.rate,
-            "transformers": lambda seed: transformers_generate(native, work, work.tokens, seed),
-        },
-        chosen.rounds,
-        "tokens/s",
-    )
+    measured = {
+        "assay": native.rate,
+        "transformers": lambda seed: transformers_generate(native, work, work.tokens, seed),
+    }
+    if device.type == "cuda":
+        launched = decoding.Native(work, device, native.model, graphs=False)
+        launched.rate(0, tokens=2)
+        measured["assay without graphs"] = launched.rate
+    sides = harness.alternate(measured, chosen.rounds, "tokens/s")
     ratio = sides["assay"].median / sides["transformers"].median
     settings = harness.settings(chosen, dtype=work.precision)
     harness.finish("decode_vs_transformers", ratio, sides, settings, chosen.save, device=device.type)

@@ -83,7 +83,14 @@ def first_prompts(place: str, count: int) -> tuple[Prompt, ...]:
 class Native:
     """The native engine, ready for rounds of the work; ``model`` is the Hugging Face model that it samples from."""
 
-    def __init__(self, work: Work, device: torch.device, model: Any = None, max_running: int | None = None) -> None:
+    def __init__(
+        self,
+        work: Work,
+        device: torch.device,
+        model: Any = None,
+        max_running: int | None = None,
+        graphs: bool = True,
+    ) -> None:
         recipe = ModelRecipe(path=work.place)
         floats = fast_precision(device.type) if work.precision == "int8" else work.precision
         self.model = load_model(work.place, recipe, device, floats) if model is None else model
@@ -95,6 +102,7 @@ class Native:
             dtype=getattr(torch, work.precision),
             max_running=max_running or work.rows,
             stop=frozenset(),
+            graphs=graphs,
         )
 
     @property

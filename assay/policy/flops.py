@@ -97,14 +97,15 @@ def _active_experts(config: Any) -> float:
 
 
 def work_of(micros: Iterable[MicroBatch]) -> Work:
-    """The work of one pass over packed micro-batches: a shared prompt counts once.
+    """The work of one pass over packed micro-batches: a shared prompt counts once, and so does a shared beginning.
 
     A token attends to as many as its position says, and to itself: a response's positions continue its prompt's.
     """
     work = Work()
     for micro in micros:
-        attended = micro.positions + 1  # 0 for padding
-        work += Work(int((attended > 0).sum()), len(micro.targets), int(attended.sum()))
+        attended = int((micro.positions + 1).sum())  # 0 for padding
+        again = micro.repeated * (micro.stem + 1) // 2  # C (C + 1) / 2 pairs in each stem
+        work += Work(micro.n_tokens - micro.repeated, len(micro.targets), attended - again)
     return work
 
 

@@ -4,6 +4,9 @@ A micro-batch's tokens are its *spans*: each tree's prompt, then its responses. 
 itself and, in a response, to the whole of its prompt. With P and T the lengths of a prompt and of each of n responses,
 that is P^2 / 2 + n (T^2 / 2 + T P) pairs, where a masked row computes (P + n T)^2: with long answers n times as many.
 
+Where the prompts of all trees begin alike (a system message, examples), that *stem* is a span of its own, forwarded
+once: the rest of each prompt attends to it as a response does to its prompt, and a response to both.
+
 Spans of similar length go through one call of torch's kernel, and so do trees of similar shape for what their
 responses see of the prompts. A response's two results are those of one softmax over both sets of keys, with z their
 logsumexps::
@@ -26,7 +29,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import pad_sequence
 
-from assay.policy.packing import MicroBatch, Tree, assemble
+from assay.policy.packing import STEM, MicroBatch, Tree, assemble
 from assay.rollout.shared import KERNEL
 
 BACKWARD: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
@@ -96,53 +99,57 @@ class Call:
 
 @dataclass(frozen=True)
 class Forest:
-    """The trees of a micro-batch. Its N tokens stand in order: the prompts of all trees, then all responses."""
+    """The trees of a micro-batch. Its N tokens stand in order: the stem, the rest of all prompts, all responses."""
 
     order: Tensor
-    """(N,) long: each token's index into the micro-batch's flattened rows."""
-    prompts: int
-    """How many of them are prompts'."""
+    """(N,) long: each token's index into the micro-batch's flattened rows; of stems that of the first."""
+    alone: int
+    """How many, the first ones, attend to their own span only: the stem, or where there is none the prompts."""
     own: tuple[Call, ...]
     """Spans with themselves; every token asks once and answers once."""
     own_places: Tensor
     """(N,): where each token lies in the results of ``own``, one after the other."""
     across: tuple[Call, ...]
-    """Responses with their prompts; every response's token asks once, every prompt's answers once."""
+    """Responses with their prompts, prompts with their stem; every token but those ``alone`` asks once."""
     asks: Tensor
-    """(N - prompts,): where each response's token lies in the results of ``across``."""
+    """(N - alone,): where each token that asks lies in the results of ``across``."""
     answers: Tensor
-    """(prompts,): where each prompt's token lies in its keys."""
+    """(K,): which token each of the keys of ``across`` is, one after the other."""
 
     @classmethod
     def of(cls, micro: MicroBatch) -> Forest:
         """Read the trees off a micro-batch's arrays, on their device."""
-        device = micro.tree.device
-        tree, branch = micro.tree.flatten().cpu(), micro.branch.flatten().cpu()
+        device, stem = micro.tree.device, micro.stem
+        tree, branch, positions = (part.flatten().cpu() for part in (micro.tree, micro.branch, micro.positions))
         rows = torch.arange(len(micro.tree)).repeat_interleave(micro.tree.shape[1])
-        held = (tree >= 0).nonzero().squeeze(1)
-        order = torch.cat([held[branch[held] < 0], held[branch[held] >= 0]])
+        held = ((tree >= 0) & ~((branch < 0) & (positions < stem))).nonzero().squeeze(1)
+        order = torch.cat([torch.arange(stem), held[branch[held] < 0], held[branch[held] >= 0]])
         name = torch.stack([rows, tree, branch], 1)[order]
+        name[:stem] = -1
         names, lengths = name.unique_consecutive(dim=0, return_counts=True)
         spans = dict(zip(map(tuple, names.tolist()), torch.arange(len(order)).split(lengths.tolist()), strict=True))
-        responses = {
-            key: torch.cat([span for name, span in group])
+        beginning = spans.pop((-1, -1, -1), torch.arange(0))
+        pairs = [
+            (torch.cat([beginning, spans[(*key, -1)]]), torch.cat([span for _, span in group]))
             for key, group in groupby(((n, s) for n, s in spans.items() if n[2] >= 0), key=lambda pair: pair[0][:2])
-        }
+        ]
+        alone = sum(len(span) for key, span in spans.items() if key[2] < 0)
+        if stem:
+            pairs.append((beginning, torch.arange(stem, stem + alone)))
+            spans[-1, -1, -1], alone = beginning, stem
         own = [Call(p, p, True) for p in map(Padded.of, _alike(list(spans.values()), lambda s: (_size(s),)))]
-        pairs = [(spans[(*key, -1)], asking) for key, asking in responses.items()]
         across = [
-            Call(Padded.of([asking for _, asking in some]), Padded.of([prompt for prompt, _ in some]), False)
+            Call(Padded.of([asking for _, asking in some]), Padded.of([asked for asked, _ in some]), False)
             for some in _alike(pairs, lambda pair: (_size(pair[0]), _size(pair[1])))
         ]
-        prompts = int((branch[order] < 0).sum())
         return cls(
             order=order.to(device),
-            prompts=prompts,
+            alone=alone,
             own=tuple(_moved(own, device)),
             own_places=_inverse([call.queries for call in own]).to(device),
             across=tuple(_moved(across, device)),
-            asks=_inverse([call.queries for call in across], prompts).to(device),
-            answers=_inverse([call.keys for call in across]).to(device),
+            asks=_inverse([call.queries for call in across], alone).to(device),
+            answers=torch.cat([call.keys.index[call.keys.used] for call in across]).to(device),
         )
 
     def attend(
@@ -163,7 +170,7 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, forest: Forest, scale: float) -> Tensor:
         mixed, normaliser = _joined([call.forward(query, key, value, scale) for call in forest.own], forest.own_places)
         across, other = _joined([call.forward(query, key, value, scale) for call in forest.across], forest.asks)
-        mine, last = normaliser[forest.prompts :], mixed[forest.prompts :]
+        mine, last = normaliser[forest.alone :], mixed[forest.alone :]
         both = torch.logaddexp(mine, other)
         last.mul_((mine - both).exp_()[..., None]).add_(across * (other - both).exp_()[..., None])
         mine.copy_(both)
@@ -178,9 +185,9 @@ class _Attention(torch.autograd.Function):
         given = (gradients[0], *ctx.saved_tensors, scale)
         asked, keys, values = _joined([call.backward(*given) for call in forest.own], forest.own_places)
         far = [call.backward(*given) for call in forest.across]
-        asked[forest.prompts :] += torch.cat([q for q, _, _ in far]).index_select(0, forest.asks)
-        keys[: forest.prompts] += torch.cat([k for _, k, _ in far]).index_select(0, forest.answers)
-        values[: forest.prompts] += torch.cat([v for _, _, v in far]).index_select(0, forest.answers)
+        asked[forest.alone :] += torch.cat([q for q, _, _ in far]).index_select(0, forest.asks)
+        keys.index_add_(0, forest.answers, torch.cat([k for _, k, _ in far]))
+        values.index_add_(0, forest.answers, torch.cat([v for _, _, v in far]))
         return asked, keys, values, None, None
 
 
@@ -218,8 +225,14 @@ def usable() -> bool:
     """Has this torch the kernel, with query heads that share keys, and is its backward pass right on a small forest?"""
     if KERNEL is None or BACKWARD is None:
         return False
+    return all(_right(start) for start in (0, STEM))
+
+
+def _right(start: int) -> bool:
+    """Are result and gradients those of plain products, where prompts share ``start`` tokens?"""
+    prompts = [torch.cat([torch.arange(start), torch.arange(50 * n, 51 * n)]) for n in (2, 3)]
     answers = (torch.arange(3), torch.arange(2))
-    micro = assemble([[Tree(0, torch.arange(n), answers, (torch.arange(3), torch.arange(3, 5)))] for n in (2, 3)])
+    micro = assemble([[Tree(0, prompt, answers, (torch.arange(3), torch.arange(3, 5)))] for prompt in prompts])
     forest = Forest.of(micro)
     generator = torch.Generator().manual_seed(0)
     shapes = ((1, 4, len(forest.order), 16), (1, 2, len(forest.order), 16), (1, 2, len(forest.order), 16))
@@ -227,6 +240,7 @@ def usable() -> bool:
     weights = torch.randn(1, len(forest.order), 4, 16, generator=generator)
     seen = micro.related() & (micro.positions[:, None] <= micro.positions[:, :, None])
     whole = torch.block_diag(*seen.float())[forest.order][:, forest.order] > 0
+    whole[:, :start] = torch.arange(len(whole))[:, None] >= torch.arange(start)  # all that follows sees the stem
     query, key, value = parts[0], parts[1].repeat_interleave(2, 1), parts[2].repeat_interleave(2, 1)
     shares = (query @ key.transpose(2, 3) / 4).masked_fill(~whole, -torch.inf).softmax(-1)
     plain = (shares @ value).transpose(1, 2)

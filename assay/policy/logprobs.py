@@ -14,7 +14,7 @@ from assay.errors import UserError
 from assay.objective.layout import wide
 from assay.policy.forest import Forest, usable
 from assay.policy.head import Head
-from assay.policy.packing import MicroBatch, Tree, assemble
+from assay.policy.packing import STEM, MicroBatch, Tree, assemble
 from assay.policy.ragged import NAME, Places, Rows
 from assay.policy.sublayers import fuse_sublayers
 from assay.rollout.masks import LayerMasks
@@ -77,7 +77,7 @@ class Scorer:
 
     def _places(self, micro: MicroBatch) -> tuple[Places, Tensor | dict[str, Tensor]]:
         """Who attends to whom, and the masks that say it where the places do not."""
-        if self.ragged == "trees" and self.masks.sees_all(int(micro.positions.max()) + 1):
+        if self._in_trees(micro):
             return Forest.of(micro), self.masks.blank(self.compute, self.device)
         return Rows(micro.places(), *micro.input_ids.shape), self._mask(micro)
 
@@ -85,8 +85,13 @@ class Scorer:
         return self.masks.build(micro.positions, micro.positions, self.compute, micro.related())
 
     def n_forwarded(self, micro: MicroBatch) -> int:
-        """Tokens that pass the trunk, padding too where it does."""
-        return micro.n_padded if self.ragged == "no" else micro.n_tokens
+        """Tokens that pass the trunk: padding too where it does, and repeated beginnings where those do."""
+        if self.ragged == "no":
+            return micro.n_padded
+        return micro.n_tokens - (micro.repeated if self._in_trees(micro) else 0)
+
+    def _in_trees(self, micro: MicroBatch) -> bool:
+        return self.ragged == "trees" and self.masks.sees_all(int(micro.positions.max()) + 1)
 
     def _hidden(self, ids: Tensor, positions: Tensor, mask: Tensor | dict[str, Tensor], **more: Any) -> Tensor:
         output = self.trunk(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, **more)
@@ -152,13 +157,17 @@ def make_scorer(
 
 @torch.no_grad()
 def _wrong(model: Any, scorer: Scorer) -> str | None:
-    """How trunk + head under our masks differ from the model's own logits; ``None`` where they do not.
+    """How trunk + head under our masks differ from the model's own logits; ``None`` where they do not."""
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or math.inf
+    return _differs(model, scorer, 0) or (_differs(model, scorer, STEM) if context >= STEM + 5 else None)
 
-    Three short sequences, two of which share a prompt, in two rows of different lengths.
-    """
+
+def _differs(model: Any, scorer: Scorer, start: int) -> str | None:
+    """The same of three short sequences, two of which share a prompt, in two rows; prompts share ``start`` tokens."""
     config = model.config.get_text_config()
     ids = (torch.arange(11) * 7 + 3) % min(config.vocab_size, 1000)
-    first, second = ids[:3], ids[7:9]
+    beginning = (torch.arange(start) * 5 + 1) % min(config.vocab_size, 1000)
+    first, second = (torch.cat([beginning, rest]) for rest in (ids[:3], ids[7:9]))
     answers = ids[3:5], ids[5:7], ids[9:11]
     trees = (
         Tree(0, first, answers[:2], (torch.arange(2), torch.arange(2, 4))),

@@ -24,6 +24,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from assay.policy.batch import Batch
 
+STEM = 16
+"""Prompts of a micro-batch that begin alike share so many tokens at least, or none."""
 ROOM = 1.5
 """Places in a micro-batch's rows for each token of the budget: up to a third of them may be padding."""
 
@@ -98,6 +100,24 @@ class MicroBatch:
     def n_tokens(self) -> int:
         """N, padding left out."""
         return int((self.positions >= 0).sum())
+
+    @cached_property
+    def stem(self) -> int:
+        """C: with how many same tokens the prompts of all trees begin, the last of each left out; 0 below `STEM`.
+
+        Such as a system message. What a model makes of them is the same in every tree.
+        """
+        ids, in_prompt = self.input_ids.flatten(), ((self.branch < 0) & (self.positions >= 0)).flatten()
+        begins = in_prompt & (self.positions.flatten() == 0)
+        first, shortest = begins.nonzero(), int(begins.cumsum(0)[in_prompt].bincount()[1:].min())
+        prompts = ids[first + torch.arange(shortest - 1, device=ids.device)]
+        shared = int((prompts == prompts[0]).all(0).cumprod(0).sum())
+        return shared if shared >= STEM and len(first) > 1 else 0
+
+    @property
+    def repeated(self) -> int:
+        """Tokens whose results are those of others: all stems but the first."""
+        return self.stem * (int(((self.positions == 0) & (self.branch < 0)).sum()) - 1)
 
     def places(self) -> Tensor:
         """(N,): where the tokens lie in the flattened (R*L), in order."""

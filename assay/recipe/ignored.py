@@ -179,6 +179,11 @@ RULES: tuple[Rule, ...] = (
     Rule("regime.max_groups", _runs_ahead, _says("regime.max_staleness = 0 admits one batch of groups anyway")),
     *(_drift_rule(measure) for measure in ("kl", "ess", "surprise")),
     Rule(
+        "rollout.graphs",
+        lambda r: r.rollout.engine == "native",
+        lambda r: f"rollout.engine = {r.rollout.engine} has graphs of its own or none (vllm: options.enforce_eager)",
+    ),
+    Rule(
         "rollout.process",
         lambda r: r.rollout.engine == "native",
         lambda r: f"rollout.engine = {r.rollout.engine} chooses its own processes",

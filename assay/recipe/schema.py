@@ -140,6 +140,8 @@ class RolloutRecipe(Section):
     """Precision of generation; ``auto``: ``model.compute_dtype``. ``int8``: 8-bit matrix products on the CPU."""
     max_running: int = Field(default=128, ge=1)
     """Answers generated at once."""
+    graphs: bool = True
+    """Replay decoding steps as CUDA graphs, on such a device: faster, for some memory. Of the native engine."""
     dynamic_sampling: bool = False
     """Replace groups without signal (all right, all wrong) by more prompts until the step is full (DAPO)."""
     max_extra_groups: int | None = Field(default=None, ge=0)

@@ -36,6 +36,8 @@ class SlotCache:
         self.capacity = 0
         self.filled = 0
         """How often prompts have been written: what was read before may be another's now."""
+        self.made = 0
+        """How often the memory has been made anew: what was read before lies elsewhere now."""
 
     def reserve(self, slots: int, length: int) -> None:
         """Grow, keeping what is stored, until ``slots`` rows of ``length`` positions fit."""
@@ -44,6 +46,7 @@ class SlotCache:
         if length > self.capacity:
             length = -(-max(length, self.capacity * 5 // 4) // BLOCK) * BLOCK
         self.slots, self.capacity = max(slots, self.slots), max(length, self.capacity)
+        self.made += 1
         for memory in (self.keys, self.values):
             for layer, old in enumerate(memory):  # one at a time: the old and the new of one layer exist together
                 memory[layer] = self._grown(old)
@@ -81,3 +84,4 @@ class SlotCache:
     def clear(self) -> None:
         """Give the memory back."""
         self.keys, self.values, self.slots, self.capacity = [], [], 0, 0
+        self.made += 1

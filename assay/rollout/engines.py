@@ -36,6 +36,7 @@ def native_engine(recipe: Recipe, model: Any, tokenizer: Any, folder: Path | Non
         deterministic=recipe.run.deterministic,
         snapshot=recipe.regime.max_staleness != 0,
         kv=recipe.regime.kv,
+        graphs=recipe.rollout.graphs,
     )
 
 

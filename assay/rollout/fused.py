@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,12 +47,17 @@ class Norm(Protocol):
         """Take the source's present weight."""
         ...
 
+    def tensors(self) -> Iterator[Tensor]:
+        """What it reads beyond its argument."""
+        ...
+
 
 class RmsNorm:
     """x / sqrt(mean(x^2) + eps) * (weight + offset); the offset is 1 in Gemma, else 0."""
 
     def __init__(self, source: Any, eps: float, offset: float, dtype: torch.dtype) -> None:
-        self._source, self._eps, self._offset, self._dtype = source, eps, offset, dtype
+        self._source, self._eps, self._offset = source, eps, offset
+        self.weight = torch.empty_like(source.weight, dtype=dtype, requires_grad=False)
         self.refresh()
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -61,8 +66,12 @@ class RmsNorm:
         return rms_norm(x.reshape(-1, *size), size, self.weight, self._eps).view(x.shape)
 
     def refresh(self) -> None:
+        """See `Norm`: written in place."""
+        self.weight.copy_(self._source.weight.detach() + self._offset)
+
+    def tensors(self) -> Iterator[Tensor]:
         """See `Norm`."""
-        self.weight: Tensor = (self._source.weight.detach() + self._offset).to(self._dtype)
+        yield self.weight
 
 
 class OtherNorm:
@@ -78,6 +87,10 @@ class OtherNorm:
     def refresh(self) -> None:
         """See `Norm`."""
         self._weights.refresh()
+
+    def tensors(self) -> Iterator[Tensor]:
+        """See `Norm`."""
+        return self._weights.tensors()
 
 
 def norm_of(source: Any, dtype: torch.dtype, snapshot: bool) -> Norm:
@@ -145,17 +158,16 @@ class Block:
             heads = torch.cat([norm(part) for norm, part in zip(self.head_norms, parts, strict=True)], dim=2)
         return (heads * cos + heads.roll(heads.shape[-1] // 2, -1) * sin).to(heads.dtype)
 
-    def release(self) -> None:
-        """Free copies of them until the next `refresh`."""
-        for part in (self.qkv, self.out, self.gate_up, self.down):
-            part.release()
+    @property
+    def products(self) -> tuple[Projection, ...]:
+        """Its matrices."""
+        return self.qkv, self.out, self.gate_up, self.down
 
-    def refresh(self) -> None:
-        """Follow the trainer's present weights."""
+    @property
+    def parts(self) -> tuple[Projection | Norm, ...]:
+        """All that has weights."""
         norms = (self.before, self.after, self.before_mlp, self.after_mlp, *self.head_norms)
-        for part in (self.qkv, self.out, self.gate_up, self.down, *norms):
-            if part is not None:
-                part.refresh()
+        return (*self.products, *(norm for norm in norms if norm is not None))
 
 
 @dataclass(frozen=True)
@@ -269,13 +281,22 @@ class FusedNetwork:
     @torch.no_grad()
     def refresh(self) -> None:
         """See `Network`."""
-        for part in (self._embed, *self._blocks, self._norm, self._head):
+        for part in self._parts:
             part.refresh()
+
+    def tensors(self) -> Iterator[Tensor]:
+        """See `Network`."""
+        for part in self._parts:
+            yield from part.tensors()
 
     def release(self) -> None:
         """See `Network`."""
-        for part in (*self._blocks, self._head):
-            part.release()
+        for product in (self._head, *(p for block in self._blocks for p in block.products)):
+            product.release()
+
+    @property
+    def _parts(self) -> tuple[Projection | Norm | GenerationWeights, ...]:
+        return (self._embed, *(part for block in self._blocks for part in block.parts), self._norm, self._head)
 
     def _rotation(self, x: Tensor, positions: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         cos, sin = self._rotary(x, positions, *([kind] if self._by_kind else []))

@@ -77,6 +77,7 @@ class NativeEngine:
         kv: Literal["recompute", "keep"] = "recompute",
         heard: Heard | None = None,
         busy: Callable[[], None] | None = None,
+        graphs: bool = True,
         version: int = 0,
     ) -> None:
         """Raises UserError for an architecture that the engine cannot serve.
@@ -86,9 +87,10 @@ class NativeEngine:
         ``prefill_tokens``: most positions of one prefill. ``snapshot``: sample from a copy even at equal
         precision. ``stop``: ids that end an answer, absent those of the model and its tokenizer. ``kv``: what becomes
         of running answers' keys and values at a publish. ``heard``: see `Heard`.
-        ``busy``: called after each batch of a prefill. ``version``: of the present weights.
+        ``busy``: called after each batch of a prefill. ``graphs``: record and replay decoding steps where the device
+        can (not in deterministic mode). ``version``: of the present weights.
         """
-        self._runner = prepare(model, prefill_tokens, dtype, snapshot)
+        self._runner = prepare(model, prefill_tokens, dtype, snapshot, graphs=graphs and not deterministic)
         self._network = self._runner.network
         causal_lm = causal_lm_of(model)
         self._decode = decoder(tokenizer)
@@ -116,7 +118,7 @@ class NativeEngine:
     @property
     def path(self) -> str:
         """How answers are made, in words."""
-        return f"native, {self._network.path}"
+        return f"native, {self._network.path}{', CUDA graphs' if self._runner.graphs else ''}"
 
     @property
     def limits(self) -> Limits:
@@ -235,7 +237,7 @@ class NativeEngine:
     def _publish(self, version: int) -> None:
         self._network.refresh()
         self._asleep = False
-        self._runner.forget()
+        self._runner.refreshed()
         running = self._scheduler.running
         if self._kv == "keep":
             self._aged = max(running, key=lambda s: s.cached, default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
@@ -34,6 +35,10 @@ class Network(Protocol):
 
     def refresh(self) -> None:
         """Follow the trainer's present weights."""
+        ...
+
+    def tensors(self) -> Iterator[Tensor]:
+        """What a forward reads beyond its arguments."""
         ...
 
     def release(self) -> None:
@@ -71,6 +76,10 @@ class GeneralNetwork:
     def refresh(self) -> None:
         """See `Network`. Raises AssayError when the trainer's structure has changed."""
         self._weights.refresh()
+
+    def tensors(self) -> Iterator[Tensor]:
+        """See `Network`."""
+        return self._weights.tensors()
 
     def release(self) -> None:
         """See `Network`: a copy is written to in place, so it stays."""

@@ -6,7 +6,7 @@ that a decoding step costs what it costs without adapters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, Protocol
 
@@ -30,6 +30,10 @@ class Projection(Protocol):
 
     def refresh(self) -> None:
         """Take the present weights of the sources."""
+        ...
+
+    def tensors(self) -> Iterator[Tensor]:
+        """What a product reads beyond its argument."""
         ...
 
     def release(self) -> None:
@@ -63,7 +67,13 @@ class Dense:
             rows = [_own(s).shape[0] for s in self._sources]
             for part, source in zip(self.weight.split(rows), self._sources, strict=True):
                 part.copy_(matrix(source))
-        self.bias = _biases(self._sources, self._dtype)
+        fresh = _biases(self._sources, self._dtype)
+        if self.bias is not None and fresh is not None:
+            self.bias.copy_(fresh)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """See `Projection`."""
+        yield from (self.weight, *([] if self.bias is None else [self.bias]))
 
     def release(self) -> None:
         """See `Projection`: the copy is written to in place, so it stays."""
@@ -95,6 +105,10 @@ class Packed:
         self._packed = torch.ops.mkl._mkl_reorder_linear_weight(weight, self.ROWS)
         self._shape = weight.new_empty(1).expand(weight.shape)  # of the plain weight only its shape is read
         self.bias = _biases(self._sources, torch.float32)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """See `Projection`."""
+        yield from (self._packed, *([] if self.bias is None else [self.bias]))
 
     def release(self) -> None:
         """See `Projection`."""
@@ -134,6 +148,10 @@ class Int8:
         """(K, N)"""
         self.scale = scale[:, 0]
         self.bias = _biases(self._sources, torch.float32)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """See `Projection`."""
+        yield from (self.weight, self.scale, *([] if self.bias is None else [self.bias]))
 
     def release(self) -> None:
         """See `Projection`."""

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import takewhile
 
 import torch
 from torch import Tensor
 
 from assay.rollout.cache import Prefix, SlotCache
 from assay.rollout.engine import Stats
+from assay.rollout.graphs import DecodeGraphs, Record
 from assay.rollout.network import Network
 from assay.rollout.sequence import Sequence
 from assay.rollout.shared import Prompts, SharedPrompts, share_prompts
-from assay.rollout.views import DecodeView, PrefillView
+from assay.rollout.views import DecodeView, PrefillView, Stem
 
 AHEAD = 128
 """Positions to have at once for what will be sampled: a cache that need not grow leaves no holes in the heap."""
+
+STEM = 16
+"""Prompts that begin alike share so many tokens at least, or none."""
 
 Batch = list[tuple[tuple[int, ...], list[int]]]
 """Token ids to forward, each with the slots that begin with them."""
@@ -26,11 +32,15 @@ Batch = list[tuple[tuple[int, ...], list[int]]]
 class ModelRunner:
     """A network, its cache, and the counts of what was computed."""
 
-    def __init__(self, network: Network, prefill_tokens: int) -> None:
-        """``prefill_tokens``: most positions of one prefill, padding included; a longer prompt is alone."""
+    def __init__(self, network: Network, prefill_tokens: int, record: Record | None = None) -> None:
+        """``prefill_tokens``: most positions of one prefill, padding included; a longer prompt is alone.
+
+        ``record``: record decoding steps with it (`assay.rollout.graphs`); rows then do not share their prompts.
+        """
         self.network = network
         self.prefill_tokens = prefill_tokens
         self.cache = SlotCache()
+        self.graphs = DecodeGraphs(network, self.cache, record) if record else None
         self.stats = Stats()
         self.busy: Callable[[], None] | None = None
         """Called after each batch of a prefill, which may take long."""
@@ -40,12 +50,15 @@ class ModelRunner:
     def clear(self) -> None:
         """Give the cache's memory back."""
         self.cache.clear()
-        self._prompts = None
-        self.forget()
+        if self.graphs:
+            self.graphs.clear()
+        self._prompts = self._prefix = None
 
-    def forget(self) -> None:
-        """Drop the stored prefix: the weights have changed."""
+    def refreshed(self) -> None:
+        """The network has followed the trainer's weights: drop what was computed with the old ones."""
         self._prefix = None
+        if self.graphs:
+            self.graphs.refreshed()
 
     def fill(self, sequences: list[Sequence], slots: list[int], next_up: tuple[int, ...] | None) -> Tensor:
         """Logits (S, V) of sequences that enter slots: from the stored prefix where it fits, else by prefill.
@@ -81,7 +94,8 @@ class ModelRunner:
     def prefill(self, sequences: list[Sequence], slots: list[int]) -> Tensor:
         """Fill the slots with all tokens so far; return the logits at the last one, (S, V) as ``slots``.
 
-        Sequences with the same tokens (a group at its start) are forwarded once, those of like length together.
+        Sequences with the same tokens (a group at its start) are forwarded once, those of like length together, and
+        what all of them begin with (a system message) once for all.
         """
         distinct: dict[tuple[int, ...], list[int]] = {}
         for sequence, slot in zip(sequences, slots, strict=True):
@@ -90,7 +104,10 @@ class ModelRunner:
         self.cache.reserve(max(slots) + 1, max(map(_foreseen, sequences)))
         work = sorted(distinct.items(), key=lambda item: len(item[0]))
         order = [slot for _, shared in work for slot in shared]
-        logits = torch.cat([self._prefill(batch) for batch in self._batches(work)])
+        stem = self._stem([tokens for tokens, _ in work])
+        if stem:
+            work = [(tokens[stem.length :], shared) for tokens, shared in work]
+        logits = torch.cat([self._prefill(batch, stem) for batch in self._batches(work)])
         place = {slot: row for row, slot in enumerate(order)}
         return logits[[place[slot] for slot in slots]]
 
@@ -107,7 +124,20 @@ class ModelRunner:
             longest = widest
         return batches
 
-    def _prefill(self, batch: Batch) -> Tensor:
+    def _stem(self, prompts: list[tuple[int, ...]]) -> Stem | None:
+        """Forward what the prompts begin with, the last token of each left out, where that is enough to pay."""
+        alike = takewhile(lambda pair: pair[0] == pair[1], zip(min(prompts), max(prompts), strict=False))
+        length = min(sum(1 for _ in alike), min(map(len, prompts)) - 1)
+        if len(prompts) < 2 or length < STEM:
+            return None
+        stem, positions = Stem(length), self._put(torch.arange(length)[None])
+        self.network.forward(
+            self._put(torch.tensor([prompts[0][:length]])), positions, self._mask(positions, positions), stem
+        )
+        self.stats = replace(self.stats, prefill_tokens=self.stats.prefill_tokens + length)
+        return stem
+
+    def _prefill(self, batch: Batch, stem: Stem | None) -> Tensor:
         """One forward over left-padded rows, so that the head is applied to the last position alone."""
         lengths = torch.tensor([len(tokens) for tokens, _ in batch])
         width = int(lengths.max())
@@ -118,9 +148,10 @@ class ModelRunner:
         positions = torch.arange(width)[None] - padding[:, None]
         slots = torch.tensor([slot for _, shared in batch for slot in shared])
         rows = torch.tensor([row for row, (_, shared) in enumerate(batch) for _ in shared])
-        view = PrefillView(self.cache, self._put(slots), self._put(rows), self._put(padding), width)
-        positions = self._put(positions)
-        mask = self._mask(positions, positions)
+        view = PrefillView(self.cache, self._put(slots), self._put(rows), self._put(padding), width, stem)
+        positions = self._put(torch.where(positions < 0, positions, positions + view.start))
+        behind = torch.arange(view.start, device=positions.device).expand(len(batch), -1)
+        mask = self._mask(positions, torch.cat([behind, positions], 1))
         logits = self.network.forward(self._put(ids), positions.clamp(min=0), mask, view)
         self.stats = replace(
             self.stats,
@@ -142,20 +173,19 @@ class ModelRunner:
         return prefix.logits.expand(len(slots), -1)
 
     def decode(self, running: list[Sequence]) -> Tensor:
-        """Feed each running sequence its last token; return logits (A, V). Slot i holds ``running[i]``."""
+        """Feed each running sequence its last token; return logits (A, V), which hold until the next call.
+
+        Slot i holds ``running[i]``.
+        """
         width = max(s.length for s in running)
         self.cache.reserve(len(running), width)
-        positions = self._put(torch.tensor([s.length - 1 for s in running]))
-        shared = self._shared(running, width)
-        view = DecodeView(self.cache, positions, width, shared)
-        keys = torch.arange(view.start, width, device=self.network.device)[None]
-        own = None if shared is None else keys[:, None] >= shared.lengths[:, None, None]
-        mask = self.network.masks.build(positions[:, None], keys, self.network.dtype, own)
-        ids = torch.tensor([[s.last] for s in running])
-        logits = self.network.forward(self._put(ids), positions[:, None], mask, view)
+        ids, positions = [s.last for s in running], [s.length - 1 for s in running]
+        if self.graphs:
+            logits, read = self.graphs.decode(ids, positions, width), math.prod(self.graphs.shape(len(ids), width))
+        else:
+            logits, read = self._decode(ids, positions, width, self._shared(running, width))
         for sequence in running:
             sequence.cached = sequence.length
-        read = len(running) * (width - view.start) + (shared.read if shared else 0)
         self.stats = replace(
             self.stats,
             steps=self.stats.steps + 1,
@@ -164,6 +194,18 @@ class ModelRunner:
             attended_padding=self.stats.attended_padding + read - sum(s.length for s in running),
         )
         return logits
+
+    def _decode(
+        self, ids: list[int], positions: list[int], width: int, shared: SharedPrompts | None
+    ) -> tuple[Tensor, int]:
+        """Logits (A, V) after ``ids`` at ``positions`` (A,) of slots 0 to A - 1, and how many keys were read."""
+        queries = self._put(torch.tensor(positions))
+        view = DecodeView(self.cache, queries, width, shared)
+        keys = torch.arange(view.start, width, device=self.network.device)[None]
+        own = None if shared is None else keys[:, None] >= shared.lengths[:, None, None]
+        mask = self.network.masks.build(queries[:, None], keys, self.network.dtype, own)
+        logits = self.network.forward(self._put(torch.tensor(ids)[:, None]), queries[:, None], mask, view)
+        return logits, len(ids) * (width - view.start) + (shared.read if shared else 0)
 
     def measure(self, sequence: Sequence, kept: Tensor, spare: int) -> None:
         """Count how far the logits (V,) of a running sequence are from those of keys and values computed anew.

@@ -1,7 +1,7 @@
 """What a forward sees of the cache; a transformers model takes them for ``past_key_values``.
 
-A prefill writes whole prompts, once for all slots that share one; a decoding step writes one position per slot and
-attends to slices, never to copies.
+A prefill writes prompts, once for all slots that share one, behind what all of them begin with; a decoding step writes
+one position per slot and attends to slices, never to copies.
 """
 
 from __future__ import annotations
@@ -32,30 +32,64 @@ class CacheView(Protocol):
         ...
 
 
-class PrefillView:
-    """Stores left-padded prompts (P, H, T, D): row ``rows[i]``, less its padding, goes to ``slots[i]``."""
+class Stem:
+    """Keeps keys and values of what several prompts begin with, outside the slots: per layer (1, H, C, D)."""
 
-    def __init__(self, cache: SlotCache, slots: Tensor, rows: Tensor, padding: Tensor, width: int) -> None:
+    def __init__(self, length: int) -> None:
+        self.length = length
+        """C."""
+        self.layers: list[tuple[Tensor, Tensor]] = []
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Keep one layer's, and return them to attend to."""
+        self.layers.append((key, value))
+        return key, value
+
+    shared = None
+    """It attends to what it is given."""
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens cached before this call: none."""
+        return 0
+
+
+class PrefillView:
+    """Stores left-padded prompts (P, H, T, D): row ``rows[i]``, less its padding, goes to ``slots[i]``.
+
+    ``stem``: what all of them begin with; the rows then hold the rest.
+    """
+
+    def __init__(
+        self, cache: SlotCache, slots: Tensor, rows: Tensor, padding: Tensor, width: int, stem: Stem | None
+    ) -> None:
         self.cache = cache
         cache.filled += 1
         self.slots = slots
         self.rows = rows
+        self.stem = stem
+        self.start = stem.length if stem else 0
         # Where padding was, the last position is repeated behind the prompt's end: finite, and masked.
         self.places = (padding[rows][:, None] + torch.arange(width, device=rows.device)).clamp(max=width - 1)
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Store one layer's keys and values (P, H, T, D) and return them to attend to."""
-        for memory, new in zip(self.cache.layer(layer_idx, key, value), (key, value), strict=True):
+        """Store one layer's keys and values (P, H, T, D) and return them to attend to, behind those of the stem."""
+        keys, values = self.cache.layer(layer_idx, key, value)
+        for memory, new in ((keys, key), (values, value)):
             shifted = new.transpose(1, 2)[self.rows[:, None], self.places].transpose(1, 2)
-            memory[self.slots, :, : new.shape[2]] = shifted
-        return key, value
+            memory[self.slots, :, self.start : self.start + new.shape[2]] = shifted
+        if self.stem is None:
+            return key, value
+        first, second = self.stem.layers[layer_idx]
+        keys[self.slots, :, : self.start], values[self.slots, :, : self.start] = first, second
+        first, second = (part.expand(len(key), -1, -1, -1) for part in (first, second))
+        return torch.cat([first, key], 2), torch.cat([second, value], 2)
 
     shared = None
     """A prefill attends to what it is given."""
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Tokens cached before this call: none."""
-        return 0
+        """Tokens cached before this call."""
+        return self.start
 
 
 class DecodeView:

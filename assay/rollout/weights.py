@@ -41,6 +41,11 @@ class GenerationWeights:
         """The copy's causal LM: see `causal_lm_of`."""
         return causal_lm_of(self.module)
 
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """The module's parameters and buffers."""
+        yield from self.module.parameters()
+        yield from self.module.buffers()
+
     @torch.no_grad()
     def refresh(self) -> None:
         """Follow the trainer's parameters and buffers. Raises AssayError when the structure is another."""

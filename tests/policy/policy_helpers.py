@@ -79,6 +79,12 @@ def make_groups(
     return groups
 
 
+def begun_alike(groups: Sequence[Group], beginning: Sequence[int]) -> list[Group]:
+    """The groups with prompts that all begin with the same tokens."""
+    prompts = [replace(g.prompt, token_ids=(*beginning, *g.prompt.token_ids)) for g in groups]
+    return [replace(g, prompt=prompt) for g, prompt in zip(groups, prompts, strict=True)]
+
+
 def batch_of(groups: Sequence[Group]) -> Batch:
     return pack(groups, Recipe().reward)
 

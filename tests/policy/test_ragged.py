@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from policy_helpers import batch_of, make_groups
+from policy_helpers import batch_of, begun_alike, make_groups
 from tiny import FAMILIES, tiny_model
 from torch import Tensor
 
 from assay.policy.logprobs import Ragged, Scorer, make_scorer
-from assay.policy.packing import MicroBatch, microbatches
+from assay.policy.packing import STEM, MicroBatch, microbatches
 from assay.policy.ragged import Rows
 
 
@@ -21,11 +21,11 @@ def scorer_of(model: Any) -> Scorer:
     return make_scorer(model, temperature=0.8, chunk=16, compute_dtype="float32", device=torch.device("cpu"))
 
 
-def uneven() -> MicroBatch:
-    batch = batch_of(make_groups(sizes=(1, 5, 2, 3), longest=17))
+def uneven(stem: int = 0, groups: int = 4) -> MicroBatch:
+    made = make_groups(sizes=(1, 5, 2, 3)[:groups], longest=17)
+    batch = batch_of(begun_alike(made, range(5, 5 + stem)))
     (micro,) = microbatches(batch, range(batch.n_sequences), 4096, True)
-    assert micro.n_tokens < micro.n_padded
-    assert len(micro.input_ids) > 1
+    assert micro.n_tokens < micro.n_padded or groups == 1
     return micro
 
 
@@ -36,20 +36,51 @@ def gradients(scorer: Scorer, model: Any, micro: MicroBatch) -> tuple[Tensor, di
     return logprobs.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.parametrize("stem", [0, 20])
 @pytest.mark.parametrize("way", ["trees", "rows"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_log_probs_and_gradients_equal_those_of_padded_rows(family: str, way: Ragged) -> None:
+def test_log_probs_and_gradients_equal_those_of_padded_rows(family: str, way: Ragged, stem: int) -> None:
     model = tiny_model(family).double()
     scorer = scorer_of(model)
     assert scorer.ragged == "trees"
-    found, mine = gradients(replace(scorer, ragged=way), model, uneven())
+    micro = uneven(stem)
+    found, mine = gradients(replace(scorer, ragged=way), model, micro)
     model.set_attn_implementation("sdpa")
-    wanted, theirs = gradients(replace(scorer, ragged="no"), model, uneven())
-    exact = 1e-5 if family.startswith("gemma") else 1e-9  # Gemma's norms compute in float32 whatever the weights are
+    wanted, theirs = gradients(replace(scorer, ragged="no"), model, micro)
+    # norms compute in float32 whatever the weights are: Gemma's results, of others gradients that are added up first
+    exact = 1e-5 if family.startswith("gemma") or (stem and family != "gpt2") else 1e-9
     torch.testing.assert_close(found, wanted, rtol=0, atol=exact)
     assert mine.keys() == theirs.keys()
     for name, gradient in theirs.items():
         torch.testing.assert_close(mine[name], gradient, rtol=exact, atol=exact)
+
+
+def test_what_prompts_begin_with_is_forwarded_once() -> None:
+    scorer = scorer_of(tiny_model())
+    micro = uneven(20)
+    assert micro.stem == 20
+    assert micro.repeated == 60
+    seen = []
+    hook = scorer.trunk.layers[0].register_forward_pre_hook(lambda layer, args: seen.append(args[0].shape[1]))
+    scorer.logprobs(micro)
+    scorer.logprobs(replace(micro))
+    replace(scorer, ragged="rows").logprobs(micro)
+    hook.remove()
+    assert seen == [micro.n_tokens - 60] * 2 + [micro.n_tokens]
+    assert scorer.n_forwarded(micro) == seen[0]
+    assert replace(scorer, ragged="rows").n_forwarded(micro) == seen[2]
+
+
+def test_a_beginning_ends_before_the_last_token_of_a_prompt_and_is_not_too_short() -> None:
+    """What predicts a first token is the prompt's own; the trees of a large group have the same prompt."""
+    groups = make_groups(sizes=(6,), longest=9)
+    whole = begun_alike(groups, range(30))
+    batch = batch_of(whole)
+    (micro,) = microbatches(batch, range(batch.n_sequences), 4096, False)
+    assert micro.stem == len(whole[0].prompt.token_ids) - 1
+    assert uneven(STEM - 1).stem == 0
+    assert uneven(STEM).stem == STEM
+    assert uneven(STEM, groups=1).stem == 0
 
 
 def test_what_lies_at_padding_reaches_nothing() -> None:

@@ -115,6 +115,7 @@ class Server:
             deterministic=settings.deterministic,
             snapshot=not self._own,
             kv=settings.kv,
+            graphs=settings.graphs,
             heard=self._tell,
             busy=partial(line.send, Busy()),
             version=setup.version,

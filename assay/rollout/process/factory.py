@@ -74,6 +74,7 @@ def native_processes(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
         threads=threads.replica,
         deterministic=recipe.run.deterministic,
         kv=recipe.regime.kv,
+        graphs=recipe.rollout.graphs,
     )
     try:
         board = Board(model)

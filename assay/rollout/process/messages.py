@@ -24,6 +24,7 @@ class Settings:
     """Of torch's products."""
     deterministic: bool = False
     kv: Literal["recompute", "keep"] = "recompute"
+    graphs: bool = True
 
 
 @dataclass(frozen=True)
