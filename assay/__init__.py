@@ -33,7 +33,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    from assay.hardware import ask_for_huge_pages
-
-    ask_for_huge_pages()
     return getattr(import_module(_LATER[name]), name)

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from assay.errors import AssayError
-from assay.hardware import ask_for_huge_pages, keep_freed_memory
+from assay.hardware import keep_freed_memory
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -337,7 +337,6 @@ def main() -> None:
     """The entry point: errors become one line and an exit status."""
     debug = "--debug" in sys.argv  # wherever it stands
     words = [word for word in sys.argv[1:] if word != "--debug"]
-    ask_for_huge_pages()
     keep_freed_memory()
     try:
         app(["--debug", *words] if debug else words)

@@ -16,22 +16,12 @@ PRODUCT_SIZES: Mapping[str, int] = {"cpu": 1024, "cuda": 8192}
 """Sides of the matrices whose product is timed, by device; 4096 elsewhere: large enough to keep all of it busy."""
 
 
-def ask_for_huge_pages() -> None:
-    """Have torch ask Linux for pages of 2 MiB for large arrays on the CPU; no effect once torch is loaded.
-
-    The arrays of the vocabulary's width come and go by the hundred megabytes, and handing them out in pages of 4 KiB
-    costs time: on two cores the first update took a tenth more, later ones a twentieth (benchmarks/choices.py). A
-    value that the user has set is left alone.
-    """
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-
-
 def keep_freed_memory() -> None:
     """Have the C library keep large arrays' memory for the next ones, instead of giving it back and having it zeroed.
 
     Only where that library is glibc, and only where the user has set none of its ``MALLOC_`` variables. An update's
-    arrays are gigabytes that come and go each step: on two cores it halved the time spent in the system's kernel and
-    made an update a twentieth to a tenth faster.
+    arrays are gigabytes that come and go each step: giving them back makes an update a twentieth slower
+    (benchmarks/choices.py).
     """
     if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ) or platform.libc_ver()[0] != "glibc":
         return

@@ -41,7 +41,7 @@ UPDATES: Mapping[str, dict[str, Any]] = {
     "compiled layers": {"tokens_per_microbatch": 1024},
     "torch's own derivatives": {"tokens_per_microbatch": 1024},
     "4096 tokens at once": {"tokens_per_microbatch": 4096},
-    "4 KiB pages": {"tokens_per_microbatch": 1024},
+    "2 MiB pages": {"tokens_per_microbatch": 1024},
     "memory given back": {"tokens_per_microbatch": 1024},
 }
 """Ways to update, and the recipe's keys of each: the first as `assay train` does it, the others differ in one thing."""

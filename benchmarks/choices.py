@@ -2,7 +2,7 @@
 
 Decoding (tokens/s): transformers' forward, fused products, those with weights packed for MKL, the same from a second
 thread, and 8-bit products. The update (seconds): padded rows, layers compiled by torch, torch's own derivatives of
-norms and feed-forward parts, many tokens at once, memory in pages of 4 KiB instead of 2 MiB, given back instead of kept
+norms and feed-forward parts, many tokens at once, memory in pages of 2 MiB instead of 4 KiB, given back instead of kept
 for the next step. And the price of narrow decoding: how far the engine's log-probs are from the trainer's. Every side
 is a process of its own; they take turns.
 """
@@ -40,7 +40,7 @@ def main() -> None:
             with start(chosen, Path(folder), kind="gap", way=precision, precision=precision) as worker:
                 gaps[precision] = worker.about
         decoded = turns(chosen, Path(folder), "decode", {way: {} for way in NETWORKS}, "tokens/s")
-        ways = {way: {HUGE_PAGES: "0" if way == "4 KiB pages" else "1"} for way in UPDATES}
+        ways = {way: {HUGE_PAGES: "1" if way == "2 MiB pages" else "0"} for way in UPDATES}
         updated = turns(chosen, Path(folder), "update", ways, "s")
     ratio = decoded["decode packed"].median / decoded["decode general"].median
     harness.finish("choices", ratio, decoded | updated, harness.settings(chosen), chosen.save, details=gaps)

@@ -48,10 +48,9 @@ KEEP_MEMORY = {
     "MALLOC_TOP_PAD_": str(1 << 30),
     "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
-    "THP_MEM_ALLOC_ENABLE": "1",
 }
-"""Has glibc keep freed memory for the next step (a tenth of TRL's processor time went into giving back and zeroing) and
-torch ask for huge pages, as the `assay` command does for itself (`assay.hardware`)."""
+"""Has glibc keep freed memory for the next step (a tenth of TRL's processor time went into giving back and zeroing), as
+the `assay` command does for itself (`assay.hardware`)."""
 
 
 @dataclass(frozen=True)

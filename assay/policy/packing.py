@@ -7,8 +7,9 @@ Trees are laid side by side into rows, longest first, and rows into micro-batche
     row 0   [ prompt 0 | response 0 | response 1 | response 2 ]
     row 1   [ prompt 1 | response 3 ][ prompt 2 | response 5 ] padding
 
-Attention crosses neither a bracket nor two responses of one bracket. Padding costs attention alone, where the model
-lets it (:mod:`assay.policy.ragged`).
+Attention crosses neither a bracket nor two responses of one bracket. What all prompts of a micro-batch begin with can
+be forwarded once, too (:mod:`assay.policy.forest`). Padding costs attention alone, where the model lets it
+(:mod:`assay.policy.ragged`).
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ class MicroBatch:
     """(n,) long: the scored tokens."""
     tokens: Tensor
     """(n,) long: where each scored token lies in the batch's flat arrays; stays on the batch's device."""
+    shared: bool = True
+    """May what trees have in common be forwarded once?"""
 
     @property
     def n_padded(self) -> int:
@@ -107,6 +110,8 @@ class MicroBatch:
 
         Such as a system message. What a model makes of them is the same in every tree.
         """
+        if not self.shared:
+            return 0
         ids, in_prompt = self.input_ids.flatten(), ((self.branch < 0) & (self.positions >= 0)).flatten()
         begins = in_prompt & (self.positions.flatten() == 0)
         first, shortest = begins.nonzero(), int(begins.cumsum(0)[in_prompt].bincount()[1:].min())
@@ -139,6 +144,7 @@ class MicroBatch:
             predicts=self.predicts.to(device),
             targets=self.targets.to(device),
             tokens=self.tokens,
+            shared=self.shared,
         )
 
 
@@ -147,7 +153,8 @@ def microbatches(batch: Batch, sequences: Sequence[int], budget: int, share_prom
 
     A single sequence longer than the budget gets a micro-batch of its own. Sequences without tokens are left out.
     """
-    return [assemble(rows) for rows in _fill(_trees(batch, sequences, budget, share_prompts), budget)]
+    packed = _fill(_trees(batch, sequences, budget, share_prompts), budget)
+    return [assemble(rows, shared=share_prompts) for rows in packed]
 
 
 def _trees(batch: Batch, sequences: Sequence[int], budget: int, share: bool) -> list[Tree]:
@@ -192,7 +199,7 @@ def _fill(trees: Iterable[Tree], budget: int) -> list[list[list[Tree]]]:
     return micros
 
 
-def assemble(rows: Sequence[Sequence[Tree]]) -> MicroBatch:
+def assemble(rows: Sequence[Sequence[Tree]], *, shared: bool = True) -> MicroBatch:
     """Write rows of trees out as tensors, padded to the longest row."""
     lengths = [[t.length for t in row] for row in rows]
     width = max(sum(row) for row in lengths)
@@ -210,4 +217,5 @@ def assemble(rows: Sequence[Sequence[Tree]]) -> MicroBatch:
         predicts=torch.cat([start + t.predicts() for start, t in zip(starts, trees, strict=True)]),
         targets=torch.cat([r for t in trees for r in t.responses]),
         tokens=torch.cat([places for t in trees for places in t.tokens]),
+        shared=shared,
     )

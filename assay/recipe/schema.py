@@ -324,7 +324,7 @@ class UpdateRecipe(Section):
     head_chunk: int = Field(default=1024, ge=1)
     """Scored tokens whose logits exist at one time."""
     share_prompts: bool = True
-    """Forward each group's prompt once, its responses attending to it."""
+    """Forward each group's prompt once, its responses attending to it, and what prompts begin with once for several."""
 
 
 class RegimeRecipe(Section):

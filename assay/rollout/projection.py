@@ -82,7 +82,7 @@ class Dense:
 class Packed:
     """float32 weights in the order in which MKL's products read them: arranged once a version, not once a product.
 
-    At the sizes of decoding a plain product spends up to a third of its time on arranging them.
+    At the sizes of decoding a plain product spends much of its time on arranging them (benchmarks/choices.py).
     """
 
     ROWS = 128

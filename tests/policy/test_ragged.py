@@ -77,7 +77,8 @@ def test_a_beginning_ends_before_the_last_token_of_a_prompt_and_is_not_too_short
     whole = begun_alike(groups, range(30))
     batch = batch_of(whole)
     (micro,) = microbatches(batch, range(batch.n_sequences), 4096, False)
-    assert micro.stem == len(whole[0].prompt.token_ids) - 1
+    assert micro.stem == 0
+    assert replace(micro, shared=True).stem == len(whole[0].prompt.token_ids) - 1
     assert uneven(STEM - 1).stem == 0
     assert uneven(STEM).stem == STEM
     assert uneven(STEM, groups=1).stem == 0

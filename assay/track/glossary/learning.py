@@ -105,12 +105,16 @@ LEARNING: tuple[Metric, ...] = (
         "Mean size of the advantages: how much there was to learn.",
         note="Groups without signal have 0 and pull it down.",
     ),
-    Metric("update/tokens_forwarded", "tokens", "Tokens sent through the model's layers; shared prompts once."),
+    Metric(
+        "update/tokens_forwarded",
+        "tokens",
+        "Tokens sent through the model's layers; shared prompts, and what prompts share, once.",
+    ),
     Metric(
         "update/padding_share",
         "share",
-        "Padding among the tokens sent through the model's layers.",
-        note="0 but for models whose attention does not go through SDPA (Gemma 2 with its soft cap).",
+        "Padding, and beginnings of prompts that others share, among the tokens sent through the model's layers.",
+        note="On a processor 0 but for models whose attention does not go through SDPA (Gemma 2 with its soft cap).",
     ),
     Metric(
         "update/tokens_counted",
