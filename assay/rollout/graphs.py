@@ -24,19 +24,25 @@ Step = Callable[[], Tensor]
 Record = Callable[[Step], Step]
 """Records a step's operations, which need not run meanwhile; what it returns runs them again."""
 
+Recorder = Callable[[], Record]
+"""Makes a `Record`. What one records shares its memory, and is dropped together."""
+
 POSITIONS = 64
 """Widths are rounded up to a multiple of this."""
 MOST = 256
 """Graphs to keep: the oldest goes."""
 
 
-def recorder(device: torch.device) -> Record | None:
+def recorder(device: torch.device) -> Recorder | None:
     """What records on the device; ``None`` where nothing does."""
-    return cuda_graphs(device) if device.type == "cuda" else None
+    return partial(cuda_graphs, device) if device.type == "cuda" else None
 
 
 def cuda_graphs(device: torch.device) -> Record:
-    """Graphs that share their memory: they run one after another, and keep nothing but what they write to."""
+    """Graphs with one pool of memory: they run one after another, and keep nothing but what they write to.
+
+    A pool that has lost its last graph takes no new one.
+    """
     pool = torch.cuda.graph_pool_handle()
     stream = torch.cuda.Stream(device)
 
@@ -72,8 +78,8 @@ def rounded(n: int, least: int = 1) -> int:
 class DecodeGraphs:
     """The decoding steps of a network on a cache."""
 
-    def __init__(self, network: Network, cache: SlotCache, record: Record) -> None:
-        self._network, self._cache, self._record = network, cache, record
+    def __init__(self, network: Network, cache: SlotCache, recorder: Recorder) -> None:
+        self._network, self._cache, self._recorder = network, cache, recorder
         self.replayed = 0
         """Steps that were not launched kernel by kernel."""
         self.clear()
@@ -82,6 +88,7 @@ class DecodeGraphs:
         """Drop all graphs, and with them their memory."""
         self._met: set[tuple[int, int]] = set()
         self._steps: dict[tuple[int, int], Step] = {}
+        self._record = self._recorder()
         self._inputs: Tensor | None = None
         self._logits: Tensor | None = None
         self._memory = self._cache.made

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from assay.rollout.cache import Prefix, SlotCache
 from assay.rollout.engine import Stats
-from assay.rollout.graphs import DecodeGraphs, Record
+from assay.rollout.graphs import DecodeGraphs, Recorder
 from assay.rollout.network import Network
 from assay.rollout.sequence import Sequence
 from assay.rollout.shared import Prompts, SharedPrompts, share_prompts
@@ -32,15 +32,15 @@ Batch = list[tuple[tuple[int, ...], list[int]]]
 class ModelRunner:
     """A network, its cache, and the counts of what was computed."""
 
-    def __init__(self, network: Network, prefill_tokens: int, record: Record | None = None) -> None:
+    def __init__(self, network: Network, prefill_tokens: int, recorder: Recorder | None = None) -> None:
         """``prefill_tokens``: most positions of one prefill, padding included; a longer prompt is alone.
 
-        ``record``: record decoding steps with it (`assay.rollout.graphs`); rows then do not share their prompts.
+        ``recorder``: of decoding steps (`assay.rollout.graphs`); rows then do not share their prompts.
         """
         self.network = network
         self.prefill_tokens = prefill_tokens
         self.cache = SlotCache()
-        self.graphs = DecodeGraphs(network, self.cache, record) if record else None
+        self.graphs = DecodeGraphs(network, self.cache, recorder) if recorder else None
         self.stats = Stats()
         self.busy: Callable[[], None] | None = None
         """Called after each batch of a prefill, which may take long."""

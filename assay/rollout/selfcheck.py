@@ -64,10 +64,10 @@ def prepare(
         network = FusedNetwork(model, dtype, snapshot=snapshot)
         difference = _difference(ModelRunner(network, prefill_tokens), plain)
         if difference <= TOLERANCE[dtype or network.dtype]:
-            record = recorder(network.device) if graphs else None
-            if record and not _replays(ModelRunner(network, prefill_tokens, record), plain):
-                record = None
-            return ModelRunner(network, prefill_tokens, record)
+            records = recorder(network.device) if graphs else None
+            if records and not _replays(ModelRunner(network, prefill_tokens, records), plain):
+                records = None
+            return ModelRunner(network, prefill_tokens, records)
         why = f"its fused logits differ from the model's own by {difference:.3g} (relative norm)"
     except (Unfusable, *REFUSALS) as error:
         why = _reason(error)

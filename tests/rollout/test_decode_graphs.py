@@ -24,7 +24,7 @@ FAMILIES = ("llama", "qwen3", "gemma2", "gemma3", "olmo2")
 @pytest.fixture
 def on_tape(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines record here too, as on a CUDA device."""
-    monkeypatch.setattr(selfcheck, "recorder", lambda device: taped)
+    monkeypatch.setattr(selfcheck, "recorder", lambda device: lambda: taped)
 
 
 def engine_of(model: nn.Module, **settings: Any) -> NativeEngine:
@@ -137,7 +137,7 @@ def stale(step: Step) -> Step:
 def test_what_cannot_be_recorded_is_not(
     record: Record, why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(selfcheck, "recorder", lambda device: record)
+    monkeypatch.setattr(selfcheck, "recorder", lambda device: lambda: record)
     with caplog.at_level(logging.WARNING, "assay"):
         engine = engine_of(tiny_model("llama"))
     assert engine.path == "native, fused products"
