@@ -20,8 +20,7 @@ def keep_freed_memory() -> None:
     """Have the C library keep large arrays' memory for the next ones, instead of giving it back and having it zeroed.
 
     Only where that library is glibc, and only where the user has set none of its ``MALLOC_`` variables. An update's
-    arrays are gigabytes that come and go each step: giving them back makes an update a twentieth slower
-    (benchmarks/choices.py).
+    arrays are gigabytes that come and go each step: keeping them saves a step some per cent, and holds more memory.
     """
     if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ) or platform.libc_ver()[0] != "glibc":
         return

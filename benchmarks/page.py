@@ -39,7 +39,8 @@ NOTES = {
     ),
     "choices": (
         "Packed products over transformers' forward in decoding. Each way to decode or to update differs from the "
-        "one that is used in one thing."
+        "one that is used in one thing. Differences between updates that are smaller than their ranges say nothing; "
+        "many tokens at once are faster here and hold more memory (`update.tokens_per_microbatch`)."
     ),
     "scaling": (
         "The goal is at most 1.15. Each size is a step in a fresh process, under one token budget. One round: a "
@@ -48,9 +49,9 @@ NOTES = {
     "step_vs_trl": (
         "The goal is 5. Seconds of a whole step; judging overlaps sampling on Assay's side. TRL runs compiled. In "
         "float32 both sides are mostly matrix products: at the whole rate of one large product Assay's own step "
-        "would take some three fifths of its time. What single choices gain is measured in `choices`: norms and "
-        "feed-forward parts with a backward pass of their own pay, layers compiled by torch gain little, and that "
-        "after compiling. What all prompts of a micro-batch begin with (here 35 of 46 tokens, the chat template's) is "
+        "would take some three fifths of its time. What single choices gain is measured in `choices`: in an "
+        "update no more than the rounds differ, layers compiled by torch among them; norms and feed-forward parts with "
+        "a backward pass of their own are there for memory. What all prompts of a micro-batch begin with (here 35 of 46 tokens, the chat template's) is "
         "computed once. A ratio of 5 would need four fifths of the rate of one large product over the whole step."
     ),
     "memory_vs_trl": (
@@ -58,7 +59,7 @@ NOTES = {
         "micro-batches of 512 tokens, while the engine sleeps. More than two of the gigabytes are float32 weights, "
         "gradients and the optimizer's moments, the same on both sides. The figure grows over the first steps: "
         "micro-batches differ in size, and leave holes in the heap. `assay train` itself keeps freed memory, which is "
-        "faster (`choices`) and holds more. Next: micro-batches in few sizes; a prompt's keys and values once for its "
+        "some per cent faster and holds more. Next: micro-batches in few sizes; a prompt's keys and values once for its "
         "group."
     ),
     "time_to_accuracy_vs_trl": (
