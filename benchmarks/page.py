@@ -51,16 +51,16 @@ NOTES = {
         "float32 both sides are mostly matrix products: at the whole rate of one large product Assay's own step "
         "would take some three fifths of its time. What single choices gain is measured in `choices`: in an "
         "update no more than the rounds differ, layers compiled by torch among them; norms and feed-forward parts with "
-        "a backward pass of their own are there for memory. What all prompts of a micro-batch begin with (here 35 of 46 tokens, the chat template's) is "
-        "computed once. A ratio of 5 would need four fifths of the rate of one large product over the whole step."
+        "a backward pass of their own are there for memory. What all prompts of a micro-batch begin with (here 35 of "
+        "46 tokens, the chat template's) is computed once. A ratio of 5 would need four fifths of the rate of one large product over the whole step."
     ),
     "memory_vs_trl": (
         "The goal is at most 0.7. Peak resident memory of three steps in turn, verifier processes included, in "
         "micro-batches of 512 tokens, while the engine sleeps. More than two of the gigabytes are float32 weights, "
         "gradients and the optimizer's moments, the same on both sides. The figure grows over the first steps: "
         "micro-batches differ in size, and leave holes in the heap. `assay train` itself keeps freed memory, which is "
-        "some per cent faster and holds more. Next: micro-batches in few sizes; a prompt's keys and values once for its "
-        "group."
+        "some per cent faster and holds more. Next: micro-batches in few sizes; a prompt's keys and values once for "
+        "its group."
     ),
     "time_to_accuracy_vs_trl": (
         "The goal is 5. Seconds of training; evaluation is outside the clock. Both sides learn at the same pace by "

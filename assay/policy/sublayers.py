@@ -2,7 +2,7 @@
 
 Automatic differentiation keeps every step of them: of a layer of SmolLM2's shape 19 numbers for each hidden one, where
 12 are enough (`test_less_is_kept_for_the_backward_pass`). Here a norm keeps its input and one number a row, a
-feed-forward part its input and its two first products; the rest is computed again, which costs less than writing and
+feed-forward part its input and its two first products; the rest is computed again, which costs no more than writing and
 reading it::
 
     n = x r,  r = (mean(x^2) + eps)^-1/2         y = n w
