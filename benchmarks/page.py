@@ -52,7 +52,8 @@ NOTES = {
         "would take some three fifths of its time. What single choices gain is measured in `choices`: in an "
         "update no more than the rounds differ, layers compiled by torch among them; norms and feed-forward parts with "
         "a backward pass of their own are there for memory. What all prompts of a micro-batch begin with (here 35 of "
-        "46 tokens, the chat template's) is computed once. A ratio of 5 would need four fifths of the rate of one large product over the whole step."
+        "46 tokens, the chat template's) is computed once. A ratio of 5 would need four fifths of the rate of one "
+        "large product over the whole step."
     ),
     "memory_vs_trl": (
         "The goal is at most 0.7. Peak resident memory of three steps in turn, verifier processes included, in "
