@@ -69,7 +69,7 @@ def rounded(n: int, least: int = 1) -> int:
     """n, up to the next of four sizes an octave: a quarter more, or one less than ``least``, at most.
 
     >>> [rounded(n) for n in (1, 7, 9, 33, 128)], [rounded(n, 64) for n in (1, 65, 520, 1100)]
-    ([1, 7, 10, 40, 128], [64, 128, 576, 1280])
+    ([1, 7, 10, 40, 128], [64, 128, 640, 1280])
     """
     step = max(least, 1 << max(0, n.bit_length() - 3))
     return -(-n // step) * step
