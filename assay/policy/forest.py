@@ -29,8 +29,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import pad_sequence
 
-from assay.policy.packing import STEM, MicroBatch, Tree, assemble
+from assay.policy.packing import MicroBatch, Tree, assemble
 from assay.rollout.shared import KERNEL
+from assay.rollout.stem import STEM
 
 BACKWARD: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
 """The backward pass of `KERNEL`; ``None`` where this torch has none."""

@@ -14,10 +14,11 @@ from assay.errors import UserError
 from assay.objective.layout import wide
 from assay.policy.forest import Forest, usable
 from assay.policy.head import Head
-from assay.policy.packing import STEM, MicroBatch, Tree, assemble
+from assay.policy.packing import MicroBatch, Tree, assemble
 from assay.policy.ragged import NAME, Places, Rows
 from assay.policy.sublayers import fuse_sublayers
 from assay.rollout.masks import LayerMasks
+from assay.rollout.stem import STEM
 from assay.rollout.weights import causal_lm_of
 
 Ragged = Literal["trees", "rows", "no"]

@@ -24,9 +24,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from assay.policy.batch import Batch
+from assay.rollout.stem import stem_length
 
-STEM = 16
-"""Prompts of a micro-batch that begin alike share so many tokens at least, or none."""
 ROOM = 1.5
 """Places in a micro-batch's rows for each token of the budget: up to a third of them may be padding."""
 
@@ -106,23 +105,19 @@ class MicroBatch:
 
     @cached_property
     def stem(self) -> int:
-        """C: with how many same tokens the prompts of all trees begin, the last of each left out; 0 below `STEM`.
+        """C: how many tokens the prompts of all trees begin with: what a model makes of them is the same in each."""
+        return stem_length([p.tolist() for p in self._prompts()]) if self.shared else 0
 
-        Such as a system message. What a model makes of them is the same in every tree.
-        """
-        if not self.shared:
-            return 0
-        ids, in_prompt = self.input_ids.flatten(), ((self.branch < 0) & (self.positions >= 0)).flatten()
-        begins = in_prompt & (self.positions.flatten() == 0)
-        first, shortest = begins.nonzero(), int(begins.cumsum(0)[in_prompt].bincount()[1:].min())
-        prompts = ids[first + torch.arange(shortest - 1, device=ids.device)]
-        shared = int((prompts == prompts[0]).all(0).cumprod(0).sum())
-        return shared if shared >= STEM and len(first) > 1 else 0
+    def _prompts(self) -> tuple[Tensor, ...]:
+        """Token ids of each tree's prompt."""
+        held = (self.branch < 0) & (self.positions >= 0)
+        begins = (self.positions[held] == 0).nonzero().flatten()
+        return self.input_ids[held].tensor_split(begins[1:].cpu())
 
     @property
     def repeated(self) -> int:
         """Tokens whose results are those of others: all stems but the first."""
-        return self.stem * (int(((self.positions == 0) & (self.branch < 0)).sum()) - 1)
+        return self.stem * (len(self._prompts()) - 1)
 
     def places(self) -> Tensor:
         """(N,): where the tokens lie in the flattened (R*L), in order."""

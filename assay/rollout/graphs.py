@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from assay.rollout.cache import SlotCache
-from assay.rollout.network import Network
-from assay.rollout.views import DecodeView
+from assay.rollout.network import Network, decode_step
 
 Step = Callable[[], Tensor]
 """A computation without arguments: on the same memory each time, and its result too lies where it lay before."""
@@ -133,10 +132,7 @@ class DecodeGraphs:
     def _forward(self, inputs: Tensor, width: int) -> Tensor:
         """A step of ids and positions (2, R, 1); its logits go where those of every step go."""
         ids, positions = inputs
-        view = DecodeView(self._cache, positions[:, 0], width)
-        keys = torch.arange(width, device=inputs.device)[None]
-        mask = self._network.masks.build(positions, keys, self._network.dtype)
-        logits = self._network.forward(ids, positions, mask, view)
+        logits = decode_step(self._network, self._cache, ids, positions, width)
         if self._logits is None:
             self._logits = logits.new_empty(self._cache.slots, logits.shape[1])
         return self._logits[: len(logits)].copy_(logits)

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from assay.rollout import attention
+from assay.rollout.cache import SlotCache
 from assay.rollout.masks import LayerMasks
-from assay.rollout.views import CacheView
+from assay.rollout.shared import SharedPrompts
+from assay.rollout.views import CacheView, DecodeView
 from assay.rollout.weights import GenerationWeights
 
 
@@ -44,6 +46,21 @@ class Network(Protocol):
     def release(self) -> None:
         """Free what the next `refresh` makes anew; no forward until then."""
         ...
+
+
+def decode_step(
+    network: Network,
+    cache: SlotCache,
+    ids: Tensor,
+    positions: Tensor,
+    width: int,
+    shared: SharedPrompts | None = None,
+) -> Tensor:
+    """Logits (A, V) after tokens ``ids`` at ``positions``, both (A, 1), in slots 0 to A - 1, of at most ``width``."""
+    view = DecodeView(cache, positions[:, 0], width, shared)
+    keys = torch.arange(view.start, width, device=network.device)[None]
+    own = None if shared is None else keys[:, None] >= shared.lengths[:, None, None]
+    return network.forward(ids, positions, network.masks.build(positions, keys, network.dtype, own), view)
 
 
 class GeneralNetwork:

@@ -73,7 +73,7 @@ class Dense:
 
     def tensors(self) -> Iterator[Tensor]:
         """See `Projection`."""
-        yield from (self.weight, *([] if self.bias is None else [self.bias]))
+        return _present(self.weight, self.bias)
 
     def release(self) -> None:
         """See `Projection`: the copy is written to in place, so it stays."""
@@ -108,7 +108,7 @@ class Packed:
 
     def tensors(self) -> Iterator[Tensor]:
         """See `Projection`."""
-        yield from (self._packed, *([] if self.bias is None else [self.bias]))
+        return _present(self._packed, self.bias)
 
     def release(self) -> None:
         """See `Projection`."""
@@ -151,7 +151,7 @@ class Int8:
 
     def tensors(self) -> Iterator[Tensor]:
         """See `Projection`."""
-        yield from (self.weight, self.scale, *([] if self.bias is None else [self.bias]))
+        return _present(self.weight, self.scale, self.bias)
 
     def release(self) -> None:
         """See `Projection`."""
@@ -216,6 +216,10 @@ def _biases(sources: Sequence[nn.Module], dtype: torch.dtype) -> Tensor | None:
         for b, s in zip(biases, sources, strict=True)
     ]
     return torch.cat([b.to(dtype) for b in filled])
+
+
+def _present(*tensors: Tensor | None) -> Iterator[Tensor]:
+    return (tensor for tensor in tensors if tensor is not None)
 
 
 def _scale(rows: Tensor) -> Tensor:

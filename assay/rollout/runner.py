@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -14,16 +13,14 @@ from torch import Tensor
 from assay.rollout.cache import Prefix, SlotCache
 from assay.rollout.engine import Stats
 from assay.rollout.graphs import DecodeGraphs, Recorder
-from assay.rollout.network import Network
+from assay.rollout.network import Network, decode_step
 from assay.rollout.sequence import Sequence
 from assay.rollout.shared import Prompts, SharedPrompts, share_prompts
-from assay.rollout.views import DecodeView, PrefillView, Stem
+from assay.rollout.stem import Stem, stem_length
+from assay.rollout.views import PrefillView
 
 AHEAD = 128
 """Positions to have at once for what will be sampled: a cache that need not grow leaves no holes in the heap."""
-
-STEM = 16
-"""Prompts that begin alike share so many tokens at least, or none."""
 
 Batch = list[tuple[tuple[int, ...], list[int]]]
 """Token ids to forward, each with the slots that begin with them."""
@@ -125,10 +122,9 @@ class ModelRunner:
         return batches
 
     def _stem(self, prompts: list[tuple[int, ...]]) -> Stem | None:
-        """Forward what the prompts begin with, the last token of each left out, where that is enough to pay."""
-        alike = takewhile(lambda pair: pair[0] == pair[1], zip(min(prompts), max(prompts), strict=False))
-        length = min(sum(1 for _ in alike), min(map(len, prompts)) - 1)
-        if len(prompts) < 2 or length < STEM:
+        """Forward what the prompts begin with, where that is enough to pay."""
+        length = stem_length(prompts)
+        if not length:
             return None
         stem, positions = Stem(length), self._put(torch.arange(length)[None])
         self.network.forward(
@@ -199,13 +195,9 @@ class ModelRunner:
         self, ids: list[int], positions: list[int], width: int, shared: SharedPrompts | None
     ) -> tuple[Tensor, int]:
         """Logits (A, V) after ``ids`` at ``positions`` (A,) of slots 0 to A - 1, and how many keys were read."""
-        queries = self._put(torch.tensor(positions))
-        view = DecodeView(self.cache, queries, width, shared)
-        keys = torch.arange(view.start, width, device=self.network.device)[None]
-        own = None if shared is None else keys[:, None] >= shared.lengths[:, None, None]
-        mask = self.network.masks.build(queries[:, None], keys, self.network.dtype, own)
-        logits = self.network.forward(self._put(torch.tensor(ids)[:, None]), queries[:, None], mask, view)
-        return logits, len(ids) * (width - view.start) + (shared.read if shared else 0)
+        tokens, places = self._put(torch.tensor([ids, positions])[..., None])
+        logits = decode_step(self.network, self.cache, tokens, places, width, shared)
+        return logits, len(ids) * width + (shared.read - len(ids) * shared.shortest if shared else 0)
 
     def measure(self, sequence: Sequence, kept: Tensor, spare: int) -> None:
         """Count how far the logits (V,) of a running sequence are from those of keys and values computed anew.

@@ -20,9 +20,10 @@ from assay.rollout.fused import FusedNetwork
 from assay.rollout.graphs import recorder
 from assay.rollout.network import GeneralNetwork
 from assay.rollout.projection import Unfusable
-from assay.rollout.runner import STEM, ModelRunner
+from assay.rollout.runner import ModelRunner
 from assay.rollout.sampling import Sampling
 from assay.rollout.sequence import Sequence
+from assay.rollout.stem import STEM
 from assay.rollout.weights import GenerationWeights
 
 LOG = logging.getLogger("assay")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from assay.rollout.cache import SlotCache
 from assay.rollout.shared import SharedPrompts
+from assay.rollout.stem import Stem
 
 
 class CacheView(Protocol):
@@ -30,27 +31,6 @@ class CacheView(Protocol):
     def shared(self) -> SharedPrompts | None:
         """What attends to the prompts that rows share, where ``update`` leaves them out."""
         ...
-
-
-class Stem:
-    """Keeps keys and values of what several prompts begin with, outside the slots: per layer (1, H, C, D)."""
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-        """C."""
-        self.layers: list[tuple[Tensor, Tensor]] = []
-
-    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Keep one layer's, and return them to attend to."""
-        self.layers.append((key, value))
-        return key, value
-
-    shared = None
-    """It attends to what it is given."""
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Tokens cached before this call: none."""
-        return 0
 
 
 class PrefillView:

@@ -13,8 +13,9 @@ from tiny import FAMILIES, tiny_model
 from torch import Tensor
 
 from assay.policy.logprobs import Ragged, Scorer, make_scorer
-from assay.policy.packing import STEM, MicroBatch, microbatches
+from assay.policy.packing import MicroBatch, microbatches
 from assay.policy.ragged import Rows
+from assay.rollout.stem import STEM
 
 
 def scorer_of(model: Any) -> Scorer:

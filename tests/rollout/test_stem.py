@@ -8,14 +8,15 @@ import torch
 from rollout_helpers import TEXTS, TOKENIZER, prompt, run
 from tiny import tiny_model
 
-from assay.rollout import runner
+from assay.rollout import stem
 from assay.rollout.engine import Request
 from assay.rollout.fused import FusedNetwork
 from assay.rollout.native import NativeEngine
 from assay.rollout.network import GeneralNetwork
-from assay.rollout.runner import STEM, ModelRunner
+from assay.rollout.runner import ModelRunner
 from assay.rollout.sampling import Sampling
 from assay.rollout.sequence import Sequence
+from assay.rollout.stem import STEM
 
 BEGINNING = "You are asked: what is "
 
@@ -45,7 +46,7 @@ def test_logits_are_those_of_whole_prompts(family: str, budget: int, monkeypatch
     texts = [BEGINNING + text for text in TEXTS]
     networks = [GeneralNetwork(model)] + ([FusedNetwork(model)] if family != "gpt2" else [])
     shared = [logits_along(network, texts, budget) for network in networks]
-    monkeypatch.setattr(runner, "STEM", 10**6)
+    monkeypatch.setattr(stem, "STEM", 10**6)
     whole = [logits_along(network, texts, budget) for network in networks]
     for ours, theirs in zip(shared, whole, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
