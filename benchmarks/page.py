@@ -13,9 +13,9 @@ PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
 NOTES = {
     "decode_vs_transformers": (
-        "The goal is 3. On a processor without bfloat16 instructions both sides run in float32. Some three fifths "
-        "of a step of 128 rows are matrix products at 80 to 90 % of the rate of a large one, about a sixth is "
-        "attention, which waits for memory, the rest the softmax over the vocabulary and small operations. What was"
+        "The goal is 3. On a processor without bfloat16 instructions both sides run in float32. How far each is from "
+        "the rate of one large product is measured in `limit`; `assay train RECIPE profile=true` says which operations "
+        "the rest is. What was"
         " gained, each beside its alternative in choices.py: one product for queries, keys and values and one for "
         "gate and up; weights arranged for MKL once a version; steps in the trainer's thread, so that there is one "
         "OpenMP pool; a group's prompt read once a step. What is left is mostly the products themselves: see "
@@ -33,9 +33,7 @@ NOTES = {
     ),
     "limit": (
         "The goal is 0.5. The products that the work needs, over its seconds, over the rate of one large product. "
-        "What bounds decoding is said under decode_vs_transformers. Of an update about seven tenths are products, a"
-        " tenth attention and a tenth operations on single elements (norms, rotations, activations and their "
-        "gradients)."
+        "`assay train RECIPE profile=true` has a table of the operations of each phase."
     ),
     "choices": (
         "Packed products over transformers' forward in decoding. Each way to decode or to update differs from the "
@@ -60,7 +58,7 @@ NOTES = {
         "micro-batches of 512 tokens, while the engine sleeps. More than two of the gigabytes are float32 weights, "
         "gradients and the optimizer's moments, the same on both sides. The figure grows over the first steps: "
         "micro-batches differ in size, and leave holes in the heap. `assay train` itself keeps freed memory, which is "
-        "some per cent faster and holds more. Next: micro-batches in few sizes; a prompt's keys and values once for "
+        "faster and holds more. Next: micro-batches in few sizes; a prompt's keys and values once for "
         "its group."
     ),
     "time_to_accuracy_vs_trl": (
