@@ -5,9 +5,11 @@ A *moment* is an entry of one of the `PHASES`, or a place between them that a po
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +26,8 @@ from assay.records import Group
 from assay.track.console import SilentConsole
 from assay.track.phases import Phases
 
+PATIENCE = 120.0
+"""Seconds after which a run hangs."""
 PHASES = ("generate", "score", "update", "publish", "evaluate", "checkpoint")
 MOMENTS: dict[str, tuple[Any, str, str]] = {
     "weights moved": (Policy, "update", "after"),
@@ -103,8 +107,9 @@ class ListeningConsole(SilentConsole):
             self.signals.stopping()
 
 
-def train_watched(values: dict[str, Any], resume: bool, signals: Signals, report: Path | None) -> None:
-    """Train a recipe of these values under ``signals``, and report how it ended, where it does."""
+def train_watched(values: dict[str, Any], resume: bool, signals: Signals, report: Path | None, words: str) -> None:
+    """Train a recipe of these values under ``signals``, and report how it ended, where it does; what hangs is told."""
+    faulthandler.dump_traceback_later(PATIENCE, exit=True, file=open(words, "w"))  # noqa: SIM115 - open to its end
     signals.watch()
     console = ListeningConsole(signals)
     outcome = train(Recipe.from_dict(values), resume=resume, console=console)
@@ -122,8 +127,11 @@ def in_a_process(
     report: Path | None = None,
 ) -> int:
     """`train_watched` in a process of its own; its exit status, negative for the signal that ended it."""
-    process = FORKS.Process(target=train_watched, args=(values, resume, Signals(moment, nth, numbers), report))
-    process.start()
-    process.join()
+    with tempfile.NamedTemporaryFile("r") as words:
+        signals = Signals(moment, nth, numbers)
+        process = FORKS.Process(target=train_watched, args=(values, resume, signals, report, words.name))
+        process.start()
+        process.join()
+        assert words.read() == ""
     assert process.exitcode is not None
     return process.exitcode
