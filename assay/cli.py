@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from assay.errors import AssayError
-from assay.hardware import keep_freed_memory
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -337,7 +336,6 @@ def main() -> None:
     """The entry point: errors become one line and an exit status."""
     debug = "--debug" in sys.argv  # wherever it stands
     words = [word for word in sys.argv[1:] if word != "--debug"]
-    keep_freed_memory()
     try:
         app(["--debug", *words] if debug else words)
     except AssayError as error:

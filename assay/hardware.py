@@ -16,18 +16,15 @@ PRODUCT_SIZES: Mapping[str, int] = {"cpu": 1024, "cuda": 8192}
 """Sides of the matrices whose product is timed, by device; 4096 elsewhere: large enough to keep all of it busy."""
 
 
-def keep_freed_memory() -> None:
-    """Have the C library keep large arrays' memory for the next ones, instead of giving it back and having it zeroed.
+def give_back_memory() -> None:
+    """Have the C library give the system what is free within its heap, where that library is glibc.
 
-    Only where that library is glibc, and only where the user has set none of its ``MALLOC_`` variables. An update's
-    arrays are gigabytes that come and go each step: keeping them saves a step some per cent, and holds more memory.
+    Generation and update each take gigabytes that the other one has just freed, in pieces of other sizes: without this
+    the heap keeps the holes, and a run holds the memory of both (5.0 GB for 3.7 in `benchmarks/memory_vs_trl.py`, at
+    the same speed).
     """
-    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ) or platform.libc_ver()[0] != "glibc":
-        return
-    no_mappings, no_trimming, growth = (-4, 0), (-1, -1), (-2, 64 << 20)  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
-    library = ctypes.CDLL(None)
-    for parameter, value in (no_mappings, no_trimming, growth):
-        library.mallopt(parameter, value)
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def bfloat16_instructions() -> list[str]:

@@ -2,8 +2,8 @@
 
 Decoding (tokens/s): transformers' forward, fused products, those with weights packed for MKL, the same from a second
 thread, and 8-bit products. The update (seconds): padded rows, layers compiled by torch, torch's own derivatives of
-norms and feed-forward parts, many tokens at once, memory in pages of 2 MiB instead of 4 KiB, given back instead of kept
-for the next step. And the price of narrow decoding: how far the engine's log-probs are from the trainer's. Every side
+norms and feed-forward parts, many tokens at once, memory in pages of 2 MiB instead of 4 KiB, kept for the next step
+instead of given back. And the price of narrow decoding: how far the engine's log-probs are from the trainer's. Every side
 is a process of its own; they take turns.
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 
 import harness
 from choice import NETWORKS, UPDATES
+from grpo_work import KEEP_MEMORY
 from workers import Worker
 
 from assay.data.demo_model import resolve_model_path
@@ -41,6 +42,7 @@ def main() -> None:
                 gaps[precision] = worker.about
         decoded = turns(chosen, Path(folder), "decode", {way: {} for way in NETWORKS}, "tokens/s")
         ways = {way: {HUGE_PAGES: "1" if way == "2 MiB pages" else "0"} for way in UPDATES}
+        ways["memory kept"] |= KEEP_MEMORY
         updated = turns(chosen, Path(folder), "update", ways, "s")
     ratio = decoded["decode packed"].median / decoded["decode general"].median
     harness.finish("choices", ratio, decoded | updated, harness.settings(chosen), chosen.save, details=gaps)

@@ -49,8 +49,7 @@ KEEP_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
 }
-"""Has glibc keep freed memory for the next step (a tenth of TRL's processor time went into giving back and zeroing), as
-the `assay` command does for itself (`assay.hardware`)."""
+"""Has glibc keep freed memory for the next step: a tenth of TRL's processor time went into giving back and zeroing."""
 
 
 @dataclass(frozen=True)
@@ -148,11 +147,11 @@ def write(work: Work, folder: Path) -> Path:
     return file
 
 
-def start(side: str, file: Path, environment: Mapping[str, str] = KEEP_MEMORY) -> Worker:
-    """The program of a side, ready for its first step. ``environment``: further variables."""
+def start(side: str, file: Path, peer: Mapping[str, str] = KEEP_MEMORY) -> Worker:
+    """The program of a side, ready for its first step. ``peer``: further variables of TRL's."""
     python = Path(sys.executable) if side == "assay" else peers.python_of("trl")
     command = [str(python), str(FOLDER / f"grpo_{side}.py"), str(file)]
-    return Worker(side, command, file.with_name(f"{side}.log"), environment)
+    return Worker(side, command, file.with_name(f"{side}.log"), peer if side == "trl" else {})
 
 
 def take_turns(
@@ -160,7 +159,7 @@ def take_turns(
     chosen: argparse.Namespace,
     one_step: Callable[[Worker], float],
     unit: str,
-    environment: Mapping[str, str] = KEEP_MEMORY,
+    peer: Mapping[str, str] = KEEP_MEMORY,
 ) -> dict[str, harness.Measured]:
     """Have the sides do a step each, in turn, and measure it: a figure a round and side.
 
@@ -168,7 +167,7 @@ def take_turns(
     """
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         file = write(work, Path(folder))
-        workers = [stack.enter_context(start(side, file, environment)) for side in sides_of(chosen)]
+        workers = [stack.enter_context(start(side, file, peer)) for side in sides_of(chosen)]
         for worker in workers:
             worker.ask("step")
         turns = {worker.name: partial(lambda worker, _: one_step(worker), worker) for worker in workers}

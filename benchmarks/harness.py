@@ -7,6 +7,7 @@ reports the ratio of their medians, with each side's range beside it.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import platform
@@ -19,8 +20,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
-
-from assay.hardware import keep_freed_memory
 
 T = TypeVar("T")
 
@@ -47,7 +46,7 @@ class Measured:
 def arguments(description: str, rounds: int = 3, also: str | None = None) -> argparse.ArgumentParser:
     """The options that every benchmark has; ``also``: another name of ``--rounds``.
 
-    From here on the process keeps freed memory, as `assay train` does, for both sides that run in it.
+    From here on the process keeps freed memory, which helps transformers' side where it runs in it.
     """
     keep_freed_memory()
     parser = argparse.ArgumentParser(description=description)
@@ -56,6 +55,14 @@ def arguments(description: str, rounds: int = 3, also: str | None = None) -> arg
     parser.add_argument("--model", default="demo", help="model folder, hub name, or demo")
     parser.add_argument("--save", action="store_true", help="write the result into benchmarks/results/")
     return parser
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep large arrays' memory for the next ones, instead of giving it back and having it zeroed."""
+    if platform.libc_ver()[0] == "glibc":
+        no_mappings, no_trimming, growth = (-4, 0), (-1, -1), (-2, 64 << 20)  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
+        for parameter, value in (no_mappings, no_trimming, growth):
+            ctypes.CDLL(None).mallopt(parameter, value)
 
 
 def device_option(parser: argparse.ArgumentParser) -> None:

@@ -36,6 +36,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from assay.hardware import give_back_memory
 from assay.loop.assembly import Ingredients, Parts, assemble, sampled_groups
 from assay.loop.harvest import Harvest, Source
 from assay.loop.interrupt import Interrupted
@@ -89,10 +90,12 @@ async def drive(parts: Parts) -> bool:
 
 def updated(policy: Policy, harvest: Harvest, reward: RewardRecipe, kl_coefficient: float) -> Update:
     """The policy, moved by a step's groups."""
+    give_back_memory()  # what generation has freed
     try:
         return policy.update(pack(harvest.groups, reward, harvest.version), kl_coefficient)
     finally:
         policy.release()
+        give_back_memory()
 
 
 def train(recipe: Recipe | Resolved, *, resume: bool | Path = False, console: Console | None = None) -> Outcome:
