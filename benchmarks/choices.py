@@ -2,9 +2,9 @@
 
 Decoding (tokens/s): transformers' forward, fused products, those with weights packed for MKL, the same from a second
 thread, and 8-bit products. The update (seconds): padded rows, layers compiled by torch, torch's own derivatives of
-norms and feed-forward parts, many tokens at once, memory in pages of 2 MiB instead of 4 KiB, kept for the next step
-instead of given back. And the price of narrow decoding: how far the engine's log-probs are from the trainer's. Every side
-is a process of its own; they take turns.
+norms and feed-forward parts, many tokens at once, memory in pages of 2 MiB instead of 4 KiB, memory kept for the next
+step instead of given back. And the price of narrow decoding: how far the engine's log-probs are from the trainer's.
+Every side is a process of its own; they take turns.
 """
 
 from __future__ import annotations
