@@ -205,12 +205,12 @@ class Run:
         kept = periodic or self.finished or (settings.keep_best and step == self._best_step())
         back = step == (self._drift.state.restored if step else 0) and self._drift.can_roll_back
         if (step and kept) or back:
-            self.checkpoint(await self._what_is_left())
+            await self.checkpoint(await self._what_is_left())
 
-    def checkpoint(self, in_flight: InFlight) -> None:
+    async def checkpoint(self, in_flight: InFlight) -> None:
         """Write the present state, with weights, optimizer and ``in_flight``, which must be of this very moment.
 
-        Raises AssayError: see the store.
+        Generation goes on meanwhile, where it runs ahead. Raises AssayError: see the store.
         """
 
         def write(folder: Path) -> None:
@@ -222,7 +222,7 @@ class Run:
         if not self.synchronous:  # groups go on being started between two steps
             state = replace(state, cursor=self._source.cursor, admissions=self._source.admissions)
         with self.phases("checkpoint"):
-            self._store.save(state, write, self._best_step(), self._drift.state.good)
+            await self.off_loop(partial(self._store.save, state, write, self._best_step(), self._drift.state.good))
 
     def summary(self) -> dict[str, Any]:
         """Write, hand out and return ``summary.json``: before, after, seconds per phase, tokens, steps."""
@@ -257,7 +257,7 @@ class Run:
         except Exception as error:
             step, settled = self.state.step, self._policy.optimizer_steps == self._optimizer_steps
             if step and settled:
-                self.checkpoint(await self._what_is_left())
+                await self.checkpoint(await self._what_is_left())
             if step and not isinstance(error, Interrupted):
                 kept = f"the {step} steps done are kept" if settled else f"step {step + 1} began to move the weights"
                 self._say(f"{kept}: find out what failed and {self._store.way_back()}")
