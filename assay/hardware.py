@@ -19,11 +19,14 @@ PRODUCT_SIZES: Mapping[str, int] = {"cpu": 1024, "cuda": 8192}
 def give_back_memory() -> None:
     """Have the C library give the system what is free within its heap, where that library is glibc.
 
+    Not where the user has set any of its ``MALLOC_`` variables, as to keep memory for the next step: those stand.
+
     Generation and update each take gigabytes that the other one has just freed, in pieces of other sizes: without this
     the heap keeps the holes, and a run holds the memory of both (5.0 GB for 3.7 in `benchmarks/memory_vs_trl.py`, at
     the same speed).
     """
-    if platform.libc_ver()[0] == "glibc":
+    told = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
+    if platform.libc_ver()[0] == "glibc" and not told:
         ctypes.CDLL(None).malloc_trim(0)
 
 

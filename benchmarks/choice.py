@@ -92,8 +92,7 @@ def updating(way: str, work: Work, model: Any) -> Callable[[int], dict[str, floa
             layer.compile(dynamic=True)
 
     def whole() -> None:
-        if way != "memory kept":
-            give_back_memory()
+        give_back_memory()  # does nothing where memory is kept
         policy.update(batch, 0.0)
 
     def once(_: int) -> dict[str, float]:

@@ -49,7 +49,9 @@ KEEP_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
 }
-"""Has glibc keep freed memory for the next step: a tenth of TRL's processor time went into giving back and zeroing."""
+"""Has glibc keep freed memory for the next step, on both sides: a tenth of TRL's processor time went into giving it back
+and having it zeroed, and what Assay gives back is another's by its next turn (alone it is as fast that way: choices.py).
+"""
 
 
 @dataclass(frozen=True)
@@ -147,11 +149,11 @@ def write(work: Work, folder: Path) -> Path:
     return file
 
 
-def start(side: str, file: Path, peer: Mapping[str, str] = KEEP_MEMORY) -> Worker:
-    """The program of a side, ready for its first step. ``peer``: further variables of TRL's."""
+def start(side: str, file: Path, environment: Mapping[str, str] = KEEP_MEMORY) -> Worker:
+    """The program of a side, ready for its first step. ``environment``: further variables."""
     python = Path(sys.executable) if side == "assay" else peers.python_of("trl")
     command = [str(python), str(FOLDER / f"grpo_{side}.py"), str(file)]
-    return Worker(side, command, file.with_name(f"{side}.log"), peer if side == "trl" else {})
+    return Worker(side, command, file.with_name(f"{side}.log"), environment)
 
 
 def take_turns(
@@ -159,7 +161,7 @@ def take_turns(
     chosen: argparse.Namespace,
     one_step: Callable[[Worker], float],
     unit: str,
-    peer: Mapping[str, str] = KEEP_MEMORY,
+    environment: Mapping[str, str] = KEEP_MEMORY,
 ) -> dict[str, harness.Measured]:
     """Have the sides do a step each, in turn, and measure it: a figure a round and side.
 
@@ -167,7 +169,7 @@ def take_turns(
     """
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         file = write(work, Path(folder))
-        workers = [stack.enter_context(start(side, file, peer)) for side in sides_of(chosen)]
+        workers = [stack.enter_context(start(side, file, environment)) for side in sides_of(chosen)]
         for worker in workers:
             worker.ask("step")
         turns = {worker.name: partial(lambda worker, _: one_step(worker), worker) for worker in workers}

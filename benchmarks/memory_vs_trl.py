@@ -27,7 +27,7 @@ def main() -> None:
     grpo_work.options(parser, prompts=16, samples=8, tokens=32)
     chosen = parser.parse_args()
     work = grpo_work.work_of(chosen, chosen.rounds + 1, LEARNING_RATE)
-    sides = grpo_work.take_turns(work, chosen, peak_mb, "MB", peer={})
+    sides = grpo_work.take_turns(work, chosen, peak_mb, "MB", environment={})
     grpo_work.conclude("memory_vs_trl", "assay/trl", sides, grpo_work.shown(work, chosen), chosen)
 
 
