@@ -49,9 +49,8 @@ KEEP_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
 }
-"""Has glibc keep freed memory for the next step, on both sides: a tenth of TRL's processor time went into giving it back
-and having it zeroed, and what Assay gives back is another's by its next turn (alone it is as fast that way: choices.py).
-"""
+"""Has glibc keep freed memory for the next step, on both sides: a tenth of TRL's processor time went into giving it
+back and having it zeroed, and what Assay gives back is another's by its next turn (alone it is as fast that way)."""
 
 
 @dataclass(frozen=True)
