@@ -252,7 +252,7 @@ class _Keeper:
                 return None
             with suppress(subprocess.TimeoutExpired):
                 # One whose connection broke is about to exit: let its own status be seen.
-                self.process.wait(1 if self._hung_up() and not self.closed.is_set() else 0)
+                self.process.wait(5 if self._hung_up() and not self.closed.is_set() else 0)
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             status, self.process = self.process.wait(), None

@@ -181,13 +181,13 @@ def wait_for(lock: Path, said: Any) -> None:
 def test_one_fetches_at_a_time_and_a_killed_one_blocks_nobody(tmp_path: Path) -> None:
     spawn = multiprocessing.get_context("spawn")
     entered, said = spawn.Event(), spawn.Queue()
-    first = spawn.Process(target=hold, args=(tmp_path / "lock", entered))
+    first = spawn.Process(target=hold, args=(tmp_path / "lock", entered), daemon=True)
     first.start()
-    assert entered.wait(60)
-    second = spawn.Process(target=wait_for, args=(tmp_path / "lock", said))
+    assert entered.wait(300)
+    second = spawn.Process(target=wait_for, args=(tmp_path / "lock", said), daemon=True)
     second.start()
-    assert "another process" in said.get(timeout=60)
+    assert "another process" in said.get(timeout=300)
     first.kill()
     first.join()
-    assert said.get(timeout=60) == "entered"
+    assert said.get(timeout=300) == "entered"
     second.join()

@@ -26,8 +26,8 @@ from assay.records import Group
 from assay.track.console import SilentConsole
 from assay.track.phases import Phases
 
-PATIENCE = 120.0
-"""Seconds after which a run hangs."""
+PATIENCE = 400.0
+"""Seconds after which a run hangs: less than a test may take (pyproject.toml)."""
 PHASES = ("generate", "score", "update", "publish", "evaluate", "checkpoint")
 MOMENTS: dict[str, tuple[Any, str, str]] = {
     "weights moved": (Policy, "update", "after"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import resource
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from killed_run import FORKS
+from killed_run import FORKS, PATIENCE
 from loop_helpers import make_place, metrics_of, quick
 
 from assay.errors import AssayError, UserError
@@ -113,6 +114,7 @@ FULL = {"run": {"name": "full", "steps": 4}, "checkpoint": {"every": 2}, "eval":
 
 def fill_up(place: Path, limit: int, report: Path) -> None:
     """Train where no file can grow beyond ``limit`` bytes: to the process, a full disk."""
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
         quick(place, **FULL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import resource
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from killed_run import FORKS
+from killed_run import FORKS, PATIENCE
 from loop_helpers import make_place, metrics_of, settings
 from safetensors.torch import load_file
 from tiny import save_tiny
@@ -58,6 +59,7 @@ def limit(room: int) -> None:
 
 def train_limited(values: dict[str, Any], room: int, after: int, report: Path) -> None:
     """Train in a process that may grow by ``room`` after that step, and report how it failed."""
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
     console = Limiting(room, after)
     if after == 0:
         limit(room)

@@ -98,7 +98,7 @@ def test_a_failing_verifier_leaves_a_checkpoint_of_the_steps_done(place: Path) -
         "    return [float('1' in c) for c in completions]\n"
     )
     run = {
-        "reward": {"parts": [{"verifier": f"{flaky}:reward"}]},
+        "reward": {"parts": [{"verifier": f"{flaky}:reward"}], "timeout_s": 300},  # its worker counts: none may be lost
         "rollout": {"max_retries": 0},
         "eval": {"before": False},
         "run": {"name": "flaky", "steps": 4},

@@ -55,7 +55,7 @@ def test_killed_again_and_again_a_run_that_streams_loses_no_prompt_and_trains_on
         checkpoint={"every": 1, "keep_last": 2},
         run={"steps": 9, "name": name},
     )
-    deaths = [("publish", 2), ("after rename", 1), ("update", 2), ("before metrics", 2), ("checkpoint", 1)]
+    deaths = [("publish", 2), ("tensors written", 3), ("update", 2), ("before metrics", 2), ("checkpoint", 1)]
     for i, (moment, nth) in enumerate(deaths):
         assert in_a_process(recipe, resume=i > 0, moment=moment, nth=nth) == -signal.SIGKILL
     assert in_a_process(recipe, resume=True) == 0

@@ -157,5 +157,5 @@ def test_a_few_real_steps_are_measured_and_leave_nothing_behind(place, tmp_path)
     assert len(found.work.groups) == 6
     assert all(len(g.lengths) == 4 and max(g.lengths) <= 6 for g in found.work.groups)
     assert found.costs.decode.step_s(8) > 0
-    assert found.costs.publish_s > 0
+    assert found.costs.publish_s >= 0  # less the probe's share
     assert not list((tmp_path / "runs").iterdir())

@@ -41,7 +41,9 @@ def bad_server() -> Iterator[BadServer]:
     assert process.stdout is not None
     try:
         port, raw_port = json.loads(process.stdout.readline())
-        yield BadServer(port, raw_port, process)
+        server = BadServer(port, raw_port, process)
+        server.counts()  # it serves
+        yield server
     finally:
         process.kill()
         process.wait()

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pr
 def judged(source: str, test_code: str, entry_point: str = "area", **options: object) -> Judgement:
     tests = {"entry_point": entry_point, "test_code": test_code}
     case = Case(completion=f"```python\n{source}\n```", columns={"tests": tests})
-    return verifiers["code"]({"timeout_s": 1.0, **options})(case)
+    patience = 1.0 if "while True" in source + test_code else 20.0  # the rest ends by itself
+    return verifiers["code"]({"timeout_s": patience, **options})(case)
 
 
 ALWAYS = """

@@ -46,8 +46,8 @@ def test_what_passes_is_asked_again(server: BadServer, mode: str, number: int) -
         ("down", 3, "status 503"),
         ("html", 3, "no JSON (text/html"),
         ("reset", 3, "ReadError"),
-        ("drip", 2, "no reply within 0.2 s"),
-        ("hangs", 2, "no reply within 0.2 s"),
+        ("drip", 2, "no reply within 1 s"),
+        ("hangs", 2, "no reply within 1 s"),
         ("other", 1, "no chat completion"),
     ],
 )
@@ -55,8 +55,9 @@ def test_what_does_not_pass_is_unavailable_with_the_reason(
     server: BadServer, mode: str, attempts: int, says: str
 ) -> None:
     before = server.counts()["seen"].get(f"{mode}/1", 0)
+    patience = 1.0 if "no reply" in says else 20.0
     began = time.monotonic()
-    (found,) = ask(judge_of(server.url(mode), attempts=attempts, timeout_s=0.2, open_after=10), worth(9))
+    (found,) = ask(judge_of(server.url(mode), attempts=attempts, timeout_s=patience, open_after=10), worth(9))
     assert time.monotonic() - began < LIMIT
     assert (found.score, found.outcome) == (None, "unavailable")
     assert says in found.message
@@ -118,7 +119,7 @@ def test_load_is_spread_and_bounded(server: BadServer) -> None:
 def test_a_replica_that_is_killed_takes_no_answer_with_it(server: BadServer) -> None:
     with bad_server() as mortal:
         judge = judge_of(
-            mortal.url("dies", 15), server.url("good", 21), cooldown_s=60, concurrency=8, cache=0, open_after=2
+            mortal.url("dies", 1), server.url("good", 21), cooldown_s=60, concurrency=8, cache=0, open_after=2
         )
         cases = [worth(n % 11) for n in range(100)]
         found = ask(judge, *cases)

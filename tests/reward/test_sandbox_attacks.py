@@ -10,6 +10,7 @@ import re
 import socket
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from assay.reward.verifier import Case, Judgement, verifiers
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs are isolated on Linux only")
 DATA = Path(__file__).parents[1] / "data"
 LIMITS = Limits(seconds=1.0, memory_mb=128, processes=8, output_bytes=100_000, scratch_mb=4)
+PATIENT = replace(LIMITS, seconds=20.0)
+"""For what ends by itself: on a busy machine a second may pass before a program begins."""
 TESTS = "assert add(2, 3) == 5\nassert add(-1, 1) == 0\nassert add(10, 7) == 17"
 SECRET = "an-answer-that-only-the-tests-know"
 
@@ -64,13 +67,13 @@ def ran(place: Sandbox, source: str, limits: Limits = LIMITS) -> Ran:
 
 
 def run(place: Sandbox, source: str) -> str:
-    found = ran(place, source)
+    found = ran(place, source, PATIENT)
     assert (found.end, found.status) == ("exit", 0), found
     return found.output.decode().strip()
 
 
-def result(place: Sandbox, source: str) -> str:
-    return place.run_tests(source, TESTS, "add", LIMITS).result
+def result(place: Sandbox, source: str, limits: Limits = LIMITS) -> str:
+    return place.run_tests(source, TESTS, "add", limits).result
 
 
 BOMBS = {
@@ -103,11 +106,11 @@ BOMBS = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_end_at_their_limits(place: Sandbox, name: str) -> None:
     source, ends = BOMBS[name]
-    found = ran(place, source)
+    found = ran(place, source, LIMITS if "timeout" in ends else PATIENT)
     assert found.end in ends
     assert found.status != 0
     assert len(found.output) <= LIMITS.output_bytes
-    assert found.seconds < 10
+    assert found.seconds < PATIENT.seconds
 
 
 @pytest.mark.parametrize(
@@ -121,7 +124,8 @@ def test_bombs_end_at_their_limits(place: Sandbox, name: str) -> None:
 )
 @pytest.mark.parametrize("then", ["print('done', flush=True); os._exit(0)", "\nwhile True: pass"])
 def test_children_end_with_their_program(place: Sandbox, child: str, then: str) -> None:
-    found = ran(place, f"import os, subprocess, sys, time\n{child}\n{then}")
+    limits = LIMITS if "while" in then else PATIENT
+    found = ran(place, f"import os, subprocess, sys, time\n{child}\n{then}", limits)
     assert found.end == ("timeout" if "while" in then else "exit")
 
 
@@ -235,12 +239,13 @@ def test_cheats_do_not_pass(place: Sandbox, name: str) -> None:
 
 
 def test_the_same_tests_pass_an_honest_program(place: Sandbox) -> None:
-    assert result(place, "def add(a, b): return a + b") == "passed"
+    assert result(place, "def add(a, b): return a + b", PATIENT) == "passed"
 
 
 def verdict(completion: str, **tests: object) -> Judgement:
     case = Case(completion=f"```python\n{completion}\n```", columns={"tests": tests})
-    return verifiers["code"]({"timeout_s": 1.0, "memory_mb": 128, "max_procs": 8})(case)
+    patience = 1.0 if "while True: pass" in completion else 20.0
+    return verifiers["code"]({"timeout_s": patience, "memory_mb": 128, "max_procs": 8})(case)
 
 
 @pytest.mark.parametrize(

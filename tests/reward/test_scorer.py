@@ -139,7 +139,7 @@ def test_gold_answers_that_cannot_be_read_are_no_zero() -> None:
 
 def test_a_bomb_is_the_policys_doing_and_costs_only_itself(functions: str) -> None:
     part = RewardPart(verifier=f"{functions}:hangs_alone", weight=2.0)
-    found = verdicts(recipe("number", part, timeout_s=0.5, workers=2), rollouts("4", "4 bomb", "5", "4 exit"))
+    found = verdicts(recipe("number", part, timeout_s=2.0, workers=2), rollouts("4", "4 bomb", "5", "4 exit"))
     assert [(v.reward, v.outcome) for v in found] == [
         (3.0, "scored"),
         (0.0, "unverifiable"),
@@ -155,7 +155,7 @@ def test_a_bomb_gets_less_than_any_wrong_answer(functions: str) -> None:
     rude = RewardPart(verifier="regex", options={"pattern": "rude", "score": -1.5})
     hedging = RewardPart(verifier="regex", name="hedging", weight=-0.25, options={"pattern": "maybe"})
     found = verdicts(
-        recipe("number", part, rude, hedging, timeout_s=0.5, workers=2), rollouts("5 rude maybe", "4 bomb")
+        recipe("number", part, rude, hedging, timeout_s=2.0, workers=2), rollouts("5 rude maybe", "4 bomb")
     )
     assert found[1].outcome == "unverifiable"
     assert found[1].reward == -1.75
@@ -170,12 +170,12 @@ def f(data_source, solution_str, ground_truth):
         while True: pass
     return float(solution_str)
 """
-    scoring = recipe(f"{write(tmp_path, source)}:f", timeout_s=0.5)
+    scoring = recipe(f"{write(tmp_path, source)}:f", timeout_s=2.0)
     assert [v.reward for v in verdicts(scoring, rollouts("-3", "2", "bomb"))] == [-3.0, 2.0, -3.0]
 
 
 def test_a_bomb_in_a_group_is_found_and_its_siblings_are_judged_without_it(functions: str) -> None:
-    settings = {"timeout_s": 0.5, "workers": 2}
+    settings = {"timeout_s": 2.0, "workers": 2}
     found = verdicts(recipe(f"{functions}:hangs", **settings), rollouts("a", "bomb", "ccc", "exit"))
     assert [(v.reward, v.outcome) for v in found] == [
         (1.0, "scored"),
@@ -200,7 +200,7 @@ def test_two_hundred_verdicts_at_once_with_bombs_among_them(functions: str) -> N
         ]
         return await asyncio.gather(*(scorer.score(*group) for group in groups))
 
-    scoring = recipe("number", f"{functions}:hangs_alone", timeout_s=0.5, workers=2)
+    scoring = recipe("number", f"{functions}:hangs_alone", timeout_s=2.0, workers=2)
     with Scorer(scoring, MAX_TOKENS) as scorer:
         found = asyncio.run(ask(scorer))
     for i, (verdict,) in enumerate(found):
@@ -211,7 +211,7 @@ def test_two_hundred_verdicts_at_once_with_bombs_among_them(functions: str) -> N
 
 def test_a_math_bomb_does_not_take_the_machine() -> None:
     tower = r"\boxed{9^{9^{9}}+x}"
-    found = verdicts(recipe("math", timeout_s=1.0), rollouts(tower, r"\boxed{4}"), prompt(answer="4"))
+    found = verdicts(recipe("math", timeout_s=3.0), rollouts(tower, r"\boxed{4}"), prompt(answer="4"))
     assert found[0].reward == 0.0
     assert found[1].reward == 1.0
 

@@ -42,8 +42,8 @@ PARTS = [
     RewardPart(verifier="number", rows=["number"]),
     RewardPart(verifier="math", rows=["math"]),
     RewardPart(verifier="exact", rows=["exact"]),
-    RewardPart(verifier="code", rows=["code"], options={"timeout_s": 1.0, "memory_mb": 64}),
-    RewardPart(verifier="program", rows=["program"], options={"timeout_s": 1.0}),
+    RewardPart(verifier="code", rows=["code"], options={"timeout_s": 2.0, "memory_mb": 64}),
+    RewardPart(verifier="program", rows=["program"], options={"timeout_s": 2.0}),
 ]
 BOMBS = {
     "hang": ("function", "hang", (0.0, "unverifiable")),
@@ -138,7 +138,7 @@ def test_a_long_mixture_is_answered_whatever_dies(tmp_path: Path) -> None:
     async def ask_all(scorer: Scorer) -> list[Verdict]:
         return await asyncio.gather(*(ask(scorer, i, item) for i, item in enumerate(asked)))
 
-    scoring = recipe(*PARTS, function, verifier_column="kind", timeout_s=3.0, workers=2)
+    scoring = recipe(*PARTS, function, verifier_column="kind", timeout_s=5.0, workers=2)
     with Scorer(scoring, MAX_TOKENS) as scorer, killer(scorer, due, kills):
         found = asyncio.run(ask_all(scorer))
         workers = scorer.processes()

@@ -68,6 +68,10 @@ async def behave(mode: str, number: int, path: str, body: dict[str, Any], head: 
 
 async def stream(mode: str, number: int, count: int, body: dict[str, Any], writer: Any) -> None:
     first, n = body["prompt"][-1] + 1, body["n_predict"]
+    if mode == "lost" and body["prompt"][0] == 9:
+        seen["lost one"] += 1
+        if seen["lost one"] == 1:  # this one call hangs, the others run on until it is asked again
+            await asyncio.Event().wait()
     for i in range(n):
         if mode == "malformed" and count <= number and i == 1:
             return await send(writer, 'data: {"tokens": [5')
@@ -82,9 +86,7 @@ async def stream(mode: str, number: int, count: int, body: dict[str, Any], write
             os.kill(os.getpid(), signal.SIGKILL)
         if mode == "stalls" and i == number:
             await asyncio.Event().wait()
-        if mode == "lost" and body["prompt"][0] == 9 and count == 1:  # this one call hangs, the others run on
-            await asyncio.Event().wait()
-        while mode == "lost" and body["prompt"][0] != 9 and i == n - 1 and seen[f"lost/{number}/completion"] < 3:
+        while mode == "lost" and body["prompt"][0] != 9 and i == n - 1 and seen["lost one"] < 2:
             await send(writer, event(body, 0, first, i, None, ids=[]))
             await asyncio.sleep(0.02)
         for place in range(body.get("n_cmpl", 1)):

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from assay.rollout.process.engine import ProcessEngine
 from assay.rollout.process.messages import Settings
 from assay.rollout.sampling import Sampling
 
-PATIENCE = 120.0
+PATIENCE = 400.0
 """Seconds after which a scenario is taken to hang."""
 
 
@@ -106,7 +106,8 @@ def test_its_rounds_are_those_of_the_engine_in_this_process_bit_for_bit(family, 
 
 def test_tokens_are_those_of_whole_weights_while_the_trainer_writes_its_own():
     """The trainer's tensors are scribbled over as soon as they are published, with answers running all the time."""
-    model = tiny_model("llama", sharpness=2.0)
+    model = tiny_model("llama", sharpness=2.0, eos_token_id=None)
+    model.generation_config.eos_token_id = None
     versions = 6
     kept = {}
 
@@ -114,7 +115,7 @@ def test_tokens_are_those_of_whole_weights_while_the_trainer_writes_its_own():
         async with process_on(model, max_running=16) as engine:
             await engine.publish(0)
             kept[0] = {name: p.detach().clone() for name, p in model.named_parameters()}
-            for request in requests(n=4, max_tokens=60):
+            for request in requests(n=4, max_tokens=200):
                 await engine.submit(request)
             seen = {}
             async with aclosing(engine.finished()) as stream:
@@ -164,17 +165,18 @@ def test_a_killed_child_is_an_error_and_what_it_held_is_known():
         async with process_on(model) as engine:
             await engine.publish(3)
             assert os.getsid(engine.pid) == engine.pid  # an interrupt from the terminal does not reach it
-            for request in requests(n=2, max_tokens=200):
+            for request in requests(n=6, max_tokens=200):
                 await engine.submit(request)
             while not any(r.segments for _, r in await engine.partials()):
                 await asyncio.sleep(0.01)
             os.kill(engine.pid, signal.SIGKILL)
-            with pytest.raises(AssayError, match=r"the generation process \(pid \d+\) died of SIGKILL") as caught:
-                async for _ in engine.finished():
-                    pass
+            taken = []
+            with pytest.raises(AssayError, match=r"the generation process \(pid \d+\) died of SIGKILL") as caught:  # noqa: PT012 - read to its failure
+                async for i, rollout in engine.finished():
+                    taken.append((i, rollout))
             assert not isinstance(caught.value, EngineFailed)
-            held = await engine.partials()
-            assert {(i, r.index) for i, r in held} == {(i, k) for i in range(6) for k in range(2)}
+            held = [*taken, *await engine.partials()]
+            assert {(i, r.index) for i, r in held} == {(i, k) for i in range(6) for k in range(6)}
             begun = next((i, r) for i, r in held if r.segments)
             for call in (engine.submit(requests(n=1, first_id=50)[0]), engine.publish(4), engine.cancel(0)):
                 with pytest.raises(AssayError, match="died of SIGKILL"):
@@ -182,7 +184,7 @@ def test_a_killed_child_is_an_error_and_what_it_held_is_known():
             return begun
 
     request_id, rollout = play(scenario())
-    request = requests(n=2, max_tokens=200)[request_id]
+    request = requests(n=6, max_tokens=200)[request_id]
     whole = asyncio.run(collect(NativeEngine(model, TOKENIZER), [request]))[request_id, rollout.index]
     assert rollout.token_ids == whole.token_ids[: len(rollout)]
     assert rollout.text == TOKENIZER.decode(rollout.token_ids)
@@ -280,7 +282,7 @@ def test_a_fleet_of_processes_survives_kills_and_hangs():
 
     def engine():
         settings = Settings(dtype="float32", max_running=4, threads=1)
-        started.append(ProcessEngine(board, model, TOKENIZER, settings, timeout_s=4.0))
+        started.append(ProcessEngine(board, model, TOKENIZER, settings, timeout_s=10.0))
         return started[-1]
 
     async def restart():
@@ -302,7 +304,8 @@ def test_a_fleet_of_processes_survives_kills_and_hangs():
                 seen.append((i, rollout))
                 if faults:
                     victim, number = faults.pop()
-                    os.kill(victim.pid, number)
+                    with suppress(ProcessLookupError):  # it was silent for too long before
+                        os.kill(victim.pid, number)
             await fleet.publish(2)
             while fleet.serving < 2:
                 await asyncio.sleep(0.02)

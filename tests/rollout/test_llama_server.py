@@ -244,7 +244,7 @@ def test_a_killed_server_is_told_at_once_and_nothing_is_left_behind():
 
     async def scenario(fleet):
         engine = first(fleet)
-        await engine.submit(Request(0, prompt("1"), 4, Sampling(max_tokens=LONG)))
+        await engine.submit(Request(0, prompt("1"), 4, Sampling(max_tokens=3500)))
         folders.append(engine._files.folder)
         await begun(engine, 1)
         assert engine.pid is not None
@@ -253,7 +253,7 @@ def test_a_killed_server_is_told_at_once_and_nothing_is_left_behind():
             pass
 
     with pytest.raises(AssayError, match="llama-server ended with exit status -9"):
-        with_engine(endless(), scenario, max_tokens=LONG)
+        with_engine(endless(), scenario, max_tokens=3500)
     assert not Path(folders[0]).exists()
 
 

@@ -89,7 +89,7 @@ def test_weights_may_change_under_running_answers(it):
         await it.publish(seed=0)
         await it.engine.submit(request)
         following = asyncio.create_task(it.answers())
-        await it.until(lambda held: any(map(len, held.values())))
+        await it.until(lambda held: any(map(len, held.values())) or following.done())
         new = await it.publish(seed=1)
         await it.until(lambda held: both(held) or following.done())
         await it.engine.cancel(request.id)
@@ -114,7 +114,7 @@ def test_cancelled_answers_keep_their_tokens(it):
     async def scenario():
         await it.engine.submit(request)
         following = asyncio.create_task(it.answers())
-        held = await it.until(lambda held: any(map(len, held.values())))
+        held = await it.until(lambda held: any(map(len, held.values())) or following.done())
         await it.engine.cancel(request.id)
         return held, await following
 

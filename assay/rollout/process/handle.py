@@ -45,7 +45,7 @@ class Handle:
     def death(self) -> str:
         """What became of one that has hung up: its exit status, and its last words."""
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)  # it is about to exit
+            self._process.wait(10.0)  # it is about to exit
         status = self._process.poll()
         size = os.fstat(self._errors).st_size
         words = os.pread(self._errors, 4096, max(0, size - 4096)).decode(errors="replace").strip().splitlines()
