@@ -38,7 +38,8 @@ NOTES = {
     "choices": (
         "Packed products over transformers' forward in decoding. Each way to decode or to update differs from the "
         "one that is used in one thing. Differences between updates that are smaller than their ranges say nothing; "
-        "many tokens at once are faster here and hold more memory (`update.tokens_per_microbatch`)."
+        "many tokens at once are faster here and hold more memory (`update.tokens_per_microbatch`). Measured "
+        "when memory was kept from step to step: the row `memory given back` is what is used now."
     ),
     "scaling": (
         "The goal is at most 1.15. Each size is a step in a fresh process, under one token budget. One round: a "
