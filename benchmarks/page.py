@@ -42,8 +42,8 @@ NOTES = {
         "when memory was kept from step to step: the row `memory given back` is what is used now."
     ),
     "scaling": (
-        "The goal is at most 1.15. Each size is a step in a fresh process, under one token budget; a larger batch takes "
-        "no more memory. The worst is decoding 16 answers of 512 tokens: a token reads the keys and values before it, "
+        "The goal is at most 1.15. Each size is a step in a fresh process, under one token budget; a larger batch "
+        "takes no more memory. The worst is decoding 16 answers of 512 tokens: a token reads the keys and values before it, "
         "14 MB on average (3 MB at 32 tokens), beside 34 MB of weights, its share of what 16 rows read together. Next: "
         "keys and values in fewer bits."
     ),
