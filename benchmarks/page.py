@@ -43,9 +43,9 @@ NOTES = {
     ),
     "scaling": (
         "The goal is at most 1.15. Each size is a step in a fresh process, under one token budget; a larger batch "
-        "takes no more memory. The worst is decoding 16 answers of 512 tokens: a token reads the keys and values before it, "
-        "14 MB on average (3 MB at 32 tokens), beside 34 MB of weights, its share of what 16 rows read together. Next: "
-        "keys and values in fewer bits."
+        "takes no more memory. The worst is decoding 16 answers of 512 tokens: a token reads the keys and values "
+        "before it, 14 MB on average (3 MB at 32 tokens), beside 34 MB of weights, its share of what 16 rows read "
+        "together. Next: keys and values in fewer bits."
     ),
     "step_vs_trl": (
         "The goal is 5. Seconds of a whole step; judging overlaps sampling on Assay's side. TRL runs compiled. In "
