@@ -45,7 +45,8 @@ class ServedPort:
         self._client = httpx2.AsyncClient(
             base_url=self.url,
             timeout=httpx2.Timeout(timeout_s, connect=CONNECT_S, pool=None),
-            limits=unlimited,
+            # a connection that was not had is asked for once more: nothing was sent over it
+            transport=httpx2.AsyncHTTPTransport(limits=unlimited, retries=1, trust_env=False),
             trust_env=False,
         )
 
