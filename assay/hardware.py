@@ -22,8 +22,7 @@ def give_back_memory() -> None:
     Not where the user has set any of its ``MALLOC_`` variables, as to keep memory for the next step: those stand.
 
     Generation and update each take gigabytes that the other one has just freed, in pieces of other sizes: without this
-    the heap keeps the holes, and a run holds the memory of both (5.0 GB for 3.7 in `benchmarks/memory_vs_trl.py`, at
-    the same speed).
+    the heap keeps the holes, and a run comes to hold the memory of both (`benchmarks/memory_vs_trl.py`).
     """
     told = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
     if platform.libc_ver()[0] == "glibc" and not told:

@@ -19,7 +19,6 @@ from typing import Any
 
 import harness
 from choice import NETWORKS, UPDATES
-from grpo_work import KEEP_MEMORY
 from workers import Worker
 
 from assay.data.demo_model import resolve_model_path
@@ -42,7 +41,7 @@ def main() -> None:
                 gaps[precision] = worker.about
         decoded = turns(chosen, Path(folder), "decode", {way: {} for way in NETWORKS}, "tokens/s")
         ways = {way: {HUGE_PAGES: "1" if way == "2 MiB pages" else "0"} for way in UPDATES}
-        ways["memory kept"] |= KEEP_MEMORY
+        ways["memory kept"] |= harness.KEEP_MEMORY
         updated = turns(chosen, Path(folder), "update", ways, "s")
     ratio = decoded["decode packed"].median / decoded["decode general"].median
     harness.finish("choices", ratio, decoded | updated, harness.settings(chosen), chosen.save, details=gaps)

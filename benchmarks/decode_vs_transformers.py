@@ -46,6 +46,7 @@ def main() -> None:
     decoding.options(parser)
     chosen = parser.parse_args()
     device = pick_device(chosen.device)
+    harness.keep_freed_memory()  # of both sides: it helps transformers
     work = decoding.work_of(chosen, device.type)
     native = decoding.Native(work, device)
     native.rate(0, tokens=2), transformers_generate(native, work, 2, 0)  # warm up

@@ -44,15 +44,6 @@ MICROBATCH = 16
 """Rows that TRL forwards at once, at most: see grpo_trl.py."""
 
 
-KEEP_MEMORY = {
-    "MALLOC_TOP_PAD_": str(1 << 30),
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
-}
-"""Has glibc keep freed memory for the next step, on both sides: a tenth of TRL's processor time went into giving it
-back and having it zeroed, and what Assay gives back is another's by its next turn (alone it is as fast that way)."""
-
-
 @dataclass(frozen=True)
 class Work:
     """What both sides are to do."""
@@ -148,7 +139,7 @@ def write(work: Work, folder: Path) -> Path:
     return file
 
 
-def start(side: str, file: Path, environment: Mapping[str, str] = KEEP_MEMORY) -> Worker:
+def start(side: str, file: Path, environment: Mapping[str, str] = harness.KEEP_MEMORY) -> Worker:
     """The program of a side, ready for its first step. ``environment``: further variables."""
     python = Path(sys.executable) if side == "assay" else peers.python_of("trl")
     command = [str(python), str(FOLDER / f"grpo_{side}.py"), str(file)]
@@ -160,7 +151,7 @@ def take_turns(
     chosen: argparse.Namespace,
     one_step: Callable[[Worker], float],
     unit: str,
-    environment: Mapping[str, str] = KEEP_MEMORY,
+    environment: Mapping[str, str] = harness.KEEP_MEMORY,
 ) -> dict[str, harness.Measured]:
     """Have the sides do a step each, in turn, and measure it: a figure a round and side.
 

@@ -27,6 +27,15 @@ RESULTS = Path(os.environ.get("ASSAY_RESULTS") or Path(__file__).parent / "resul
 """Where results go and where the page finds them; tests name another folder."""
 
 
+KEEP_MEMORY = {
+    "MALLOC_TOP_PAD_": str(1 << 30),
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
+}
+"""Has glibc keep freed memory for the next step, on both sides: a tenth of TRL's processor time went into giving it
+back and having it zeroed, and what Assay gives back is another's by its next turn."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """One side's rounds: a rate or a time per round."""
@@ -44,11 +53,7 @@ class Measured:
 
 
 def arguments(description: str, rounds: int = 3, also: str | None = None) -> argparse.ArgumentParser:
-    """The options that every benchmark has; ``also``: another name of ``--rounds``.
-
-    From here on the process keeps freed memory, which helps transformers' side where it runs in it.
-    """
-    keep_freed_memory()
+    """The options that every benchmark has; ``also``: another name of ``--rounds``."""
     parser = argparse.ArgumentParser(description=description)
     names = ["--rounds"] if also is None else ["--rounds", also]
     parser.add_argument(*names, type=int, default=rounds, help="rounds of each side, alternating")
@@ -58,7 +63,7 @@ def arguments(description: str, rounds: int = 3, also: str | None = None) -> arg
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep large arrays' memory for the next ones, instead of giving it back and having it zeroed."""
+    """What `KEEP_MEMORY` does, for a process that runs already."""
     if platform.libc_ver()[0] == "glibc":
         no_mappings, no_trimming, growth = (-4, 0), (-1, -1), (-2, 64 << 20)  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
         for parameter, value in (no_mappings, no_trimming, growth):

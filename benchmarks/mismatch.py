@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import gguf_model
-import harness
 import mismatch_page
 import torch
 from torch import Tensor
@@ -251,7 +250,6 @@ def main() -> None:
     if chosen.page:
         mismatch_page.write()
         return
-    harness.keep_freed_memory()
     for name in chosen.sides or SIDES:
         place = resolve_model_path(chosen.model)
         found = measure(SIDES[name], place, chosen.vllm_python, chosen.tokens, chosen.few, chosen.trainers)

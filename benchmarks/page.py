@@ -60,8 +60,8 @@ NOTES = {
         "The goal is at most 0.7. Peak resident memory of three steps in turn, verifier processes included, in "
         "micro-batches of 768 tokens. More than two of the gigabytes are float32 weights, gradients and the "
         "optimizer's moments, the same on both sides. The engine sleeps during the update, and what generation or "
-        "update has freed goes back to the system before the other takes its own (else the holes in the heap add up: "
-        "5.0 GB). Next: weights' gradients added in place by their products; a prompt's keys and values once for its "
+        "update has freed goes back to the system before the other takes its own (else the holes in the heap add "
+        "up). Next: weights' gradients added in place by their products; a prompt's keys and values once for its "
         "group."
     ),
     "time_to_accuracy_vs_trl": (

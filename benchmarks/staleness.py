@@ -23,7 +23,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import harness
 import staleness_page
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -176,7 +175,6 @@ def main() -> None:
     if chosen.page:
         staleness_page.write()
         return
-    harness.keep_freed_memory()
     settings = {"steps": chosen.steps, "groups": 16, "group_size": 8}
     with tempfile.TemporaryDirectory() as folder:
         for name, staleness, correction, seed in planned(chosen.seeds, chosen.rate):

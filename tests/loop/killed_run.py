@@ -107,9 +107,8 @@ class ListeningConsole(SilentConsole):
             self.signals.stopping()
 
 
-def train_watched(values: dict[str, Any], resume: bool, signals: Signals, report: Path | None, words: str) -> None:
-    """Train a recipe of these values under ``signals``, and report how it ended, where it does; what hangs is told."""
-    faulthandler.dump_traceback_later(PATIENCE, exit=True, file=open(words, "w"))  # noqa: SIM115 - open to its end
+def train_watched(values: dict[str, Any], resume: bool, signals: Signals, report: Path | None) -> None:
+    """Train a recipe of these values under ``signals``, and report how it ended, where it does."""
     signals.watch()
     console = ListeningConsole(signals)
     outcome = train(Recipe.from_dict(values), resume=resume, console=console)
@@ -127,11 +126,25 @@ def in_a_process(
     report: Path | None = None,
 ) -> int:
     """`train_watched` in a process of its own; its exit status, negative for the signal that ended it."""
+    return forked(train_watched, values, resume, Signals(moment, nth, numbers), report)
+
+
+def forked(work: Callable[..., None], *arguments: Any) -> int:
+    """Do ``work`` in a process forked from a warm one; its exit status, negative for the signal that ended it.
+
+    One that takes longer than `PATIENCE` fails here, with what its threads were doing.
+    """
     with tempfile.NamedTemporaryFile("r") as words:
-        signals = Signals(moment, nth, numbers)
-        process = FORKS.Process(target=train_watched, args=(values, resume, signals, report, words.name))
+        process = FORKS.Process(target=_patiently, args=(words.name, work, arguments))
         process.start()
         process.join()
         assert words.read() == ""
     assert process.exitcode is not None
     return process.exitcode
+
+
+def _patiently(words: str, work: Callable[..., None], arguments: Sequence[Any]) -> None:
+    with open(words, "w", encoding="utf-8") as file:
+        faulthandler.dump_traceback_later(PATIENCE, exit=True, file=file)
+        work(*arguments)
+        faulthandler.cancel_dump_traceback_later()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import resource
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from killed_run import FORKS, PATIENCE
+from killed_run import forked
 from loop_helpers import make_place, metrics_of, quick
 
 from assay.errors import AssayError, UserError
@@ -114,7 +113,6 @@ FULL = {"run": {"name": "full", "steps": 4}, "checkpoint": {"every": 2}, "eval":
 
 def fill_up(place: Path, limit: int, report: Path) -> None:
     """Train where no file can grow beyond ``limit`` bytes: to the process, a full disk."""
-    faulthandler.dump_traceback_later(PATIENCE, exit=True)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
         quick(place, **FULL)
@@ -129,10 +127,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_room_lets_it_go_on(
     tmp_path: Path, limit: int, what: str, recorded: bool
 ) -> None:
     place, report = make_place(tmp_path), tmp_path / "report.json"
-    process = FORKS.Process(target=fill_up, args=(place, limit, report))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
+    assert forked(fill_up, place, limit, report) == 0
     kind, message = json.loads(report.read_text())
     assert kind == "AssayError"
     assert message.startswith(f"{what} could not be written: "), message

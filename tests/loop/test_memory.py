@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import resource
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from killed_run import FORKS, PATIENCE
+from killed_run import forked
 from loop_helpers import make_place, metrics_of, settings
 from safetensors.torch import load_file
 from tiny import save_tiny
@@ -59,7 +58,6 @@ def limit(room: int) -> None:
 
 def train_limited(values: dict[str, Any], room: int, after: int, report: Path) -> None:
     """Train in a process that may grow by ``room`` after that step, and report how it failed."""
-    faulthandler.dump_traceback_later(PATIENCE, exit=True)
     console = Limiting(room, after)
     if after == 0:
         limit(room)
@@ -70,10 +68,7 @@ def train_limited(values: dict[str, Any], room: int, after: int, report: Path) -
 
 
 def failure(values: dict[str, Any], room: int, after: int, report: Path) -> dict[str, Any]:
-    process = FORKS.Process(target=train_limited, args=(values, room, after, report))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
+    assert forked(train_limited, values, room, after, report) == 0
     return json.loads(report.read_text())
 
 

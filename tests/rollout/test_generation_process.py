@@ -171,9 +171,13 @@ def test_a_killed_child_is_an_error_and_what_it_held_is_known():
                 await asyncio.sleep(0.01)
             os.kill(engine.pid, signal.SIGKILL)
             taken = []
-            with pytest.raises(AssayError, match=r"the generation process \(pid \d+\) died of SIGKILL") as caught:  # noqa: PT012 - read to its failure
+
+            async def read() -> None:
                 async for i, rollout in engine.finished():
                     taken.append((i, rollout))
+
+            with pytest.raises(AssayError, match=r"the generation process \(pid \d+\) died of SIGKILL") as caught:
+                await read()
             assert not isinstance(caught.value, EngineFailed)
             held = [*taken, *await engine.partials()]
             assert {(i, r.index) for i, r in held} == {(i, k) for i in range(6) for k in range(6)}
