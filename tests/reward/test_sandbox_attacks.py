@@ -110,7 +110,7 @@ def test_bombs_end_at_their_limits(place: Sandbox, name: str) -> None:
     assert found.end in ends
     assert found.status != 0
     assert len(found.output) <= LIMITS.output_bytes
-    assert found.seconds < PATIENT.seconds
+    assert found.seconds < 10
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import queue
 import random
 import signal
 import sys
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from reward_helpers import MAX_TOKENS, is_running, prompt, recipe, rollouts, write
+from reward_helpers import MAX_TOKENS, is_running, prompt, recipe, rollouts, wait_until, write
 
 from assay.recipe.schema import RewardPart
 from assay.records import Verdict
@@ -88,30 +89,28 @@ def items(count: int) -> Iterator[Item]:
 
 
 @contextlib.contextmanager
-def killer(scorer: Scorer, due: threading.Semaphore, kills: list[int]) -> Iterator[None]:
-    """Kills a worker, taken at random, each time that one is due."""
-    stop = threading.Event()
+def killer(scorer: Scorer, due: queue.SimpleQueue[bool], kills: list[int]) -> Iterator[None]:
+    """Kills a worker, taken at random, each time that one is due; all are dead when it ends."""
+    chance = random.Random(1)
+
+    def kill() -> bool:
+        with contextlib.suppress(ProcessLookupError, IndexError):  # none is running at this moment
+            victim = chance.choice(scorer.processes())
+            os.kill(victim, signal.SIGKILL)
+            kills.append(victim)
+            return True
+        return False
 
     def work() -> None:
-        chance = random.Random(1)
-        while True:
-            due.acquire()
-            owed = len(kills) + 1
-            while len(kills) < owed:
-                if stop.wait(0.01):
-                    return
-                with contextlib.suppress(ProcessLookupError, IndexError):  # none is running now
-                    victim = chance.choice(scorer.processes())
-                    os.kill(victim, signal.SIGKILL)
-                    kills.append(victim)
+        while due.get():
+            wait_until(kill)
 
     thread = threading.Thread(target=work)
     thread.start()
     try:
         yield
     finally:
-        stop.set()
-        due.release()
+        due.put(False)
         thread.join()
 
 
@@ -122,7 +121,7 @@ def resident() -> int:
 def test_a_long_mixture_is_answered_whatever_dies(tmp_path: Path) -> None:
     function = RewardPart(verifier=f"{write(tmp_path, FUNCTION)}:f", rows=["function"])
     asked = list(items(COUNT))
-    due, kills, sizes = threading.Semaphore(0), [], []
+    due, kills, sizes = queue.SimpleQueue(), [], []
     room = asyncio.Semaphore(AT_ONCE)
 
     async def ask(scorer: Scorer, number: int, item: Item) -> Verdict:
@@ -130,7 +129,7 @@ def test_a_long_mixture_is_answered_whatever_dies(tmp_path: Path) -> None:
         async with room:
             (verdict,) = await scorer.score(prompt(item.gold, kind=item.kind, tests=tests), rollouts(item.completion))
         if number % ANSWERS_PER_KILL == ANSWERS_PER_KILL // 2:
-            due.release()
+            due.put(True)
         if number in (COUNT // 3, COUNT - 1):
             sizes.append(resident())
         return verdict
@@ -149,7 +148,7 @@ def test_a_long_mixture_is_answered_whatever_dies(tmp_path: Path) -> None:
         if (verdict.reward, verdict.outcome) != item.expected or (item.answer and verdict.answer != item.answer)
     ]
     assert wrong == []
-    assert len(kills) >= COUNT // ANSWERS_PER_KILL - 1  # the last may be due when all is answered
+    assert len(kills) >= COUNT // ANSWERS_PER_KILL
     assert sizes[-1] - sizes[0] < 32 << 20
     assert not any(is_running(pid) for pid in {*workers, *kills})
     outcomes = Counter(verdict.outcome for verdict in found)
