@@ -41,6 +41,14 @@ def bfloat16_instructions() -> list[str]:
     return sorted(flags)
 
 
+def intel() -> bool:
+    """Is the processor one of Intel's, as far as the system tells?"""
+    try:
+        return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.machine() in ("x86_64", "AMD64") and platform.system() == "Darwin"
+
+
 def fast_precision(device: str) -> Precision:
     """The precision in which matrix products are fastest on ``device`` (``cuda``, ``mps`` or ``cpu``).
 

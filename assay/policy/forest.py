@@ -13,14 +13,16 @@ logsumexps::
 
     z = log(exp z_1 + exp z_2)        o = exp(z_1 - z) o_1 + exp(z_2 - z) o_2
 
-and since the kernel's backward pass needs only o and z of the whole, it is called for each part with those.
+and since the kernel's backward pass needs only o and z of the whole, it is called for each part with those. It is
+called in float32: on CPUs its backward pass takes several times as long in bfloat16 where spans are short, and no less
+where they are long. What is kept between the passes stays as narrow as it came.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import groupby
 from typing import Any
 
@@ -29,6 +31,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import pad_sequence
 
+from assay.objective.layout import wide
 from assay.policy.packing import MicroBatch, Tree, assemble
 from assay.rollout.shared import KERNEL
 from assay.rollout.stem import STEM
@@ -52,13 +55,24 @@ class Padded:
         index = pad_sequence(list(runs), batch_first=True, padding_value=-1)
         return cls(index.clamp(min=0), index >= 0)
 
+    @cached_property
+    def held(self) -> Tensor | None:
+        """(n,) long: the places of all runs that hold a token; ``None`` where all do."""
+        return None if bool(self.used.all()) else self.used.flatten().nonzero().squeeze(1)
+
     def take(self, flat: Tensor) -> Tensor:
-        """(N, H, ...) -> (B, H, L, ...)."""
-        return flat.index_select(0, self.index.flatten()).unflatten(0, self.index.shape).transpose(1, 2)
+        """(N, H, ...) -> (B, H, L, ...), in float32 or wider."""
+        return wide(flat.index_select(0, self.index.flatten())).unflatten(0, self.index.shape).transpose(1, 2)
 
     def take_gradient(self, flat: Tensor) -> Tensor:
         """The same with 0 where there is no token."""
-        return self.take(flat) * self.used[:, None, :, None]
+        taken = self.take(flat)
+        return taken if self.held is None else taken * self.used[:, None, :, None]
+
+    def give(self, padded: Tensor) -> Tensor:
+        """(B, H, L, ...) -> (n, H, ...), the tokens' in the order of the runs."""
+        flat = padded.transpose(1, 2).flatten(0, 1)
+        return flat if self.held is None else flat.index_select(0, self.held)
 
     def to(self, device: torch.device) -> Padded:
         """The same on another device."""
@@ -75,7 +89,7 @@ class Call:
 
     def mask(self, dtype: torch.dtype) -> Tensor | None:
         """(B, 1, 1, K) additive, where keys are padded and causality does not hide them."""
-        if self.causal or bool(self.keys.used.all()):
+        if self.causal or self.keys.held is None:
             return None
         mask = torch.zeros(self.keys.used.shape, dtype=dtype, device=self.keys.used.device)
         return mask.masked_fill_(~self.keys.used, torch.finfo(dtype).min)[:, None, None]
@@ -83,8 +97,8 @@ class Call:
     def forward(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         """Results (n, H, D) and logsumexps (n, H) of the n tokens that ask, in the order of the runs."""
         parts = (self.queries.take(query), self.keys.take(key), self.keys.take(value))
-        mixed, normaliser = KERNEL(*parts, 0.0, self.causal, attn_mask=self.mask(query.dtype), scale=scale)
-        return mixed.transpose(1, 2)[self.queries.used], normaliser.transpose(1, 2)[self.queries.used]
+        mixed, normaliser = KERNEL(*parts, 0.0, self.causal, attn_mask=self.mask(parts[0].dtype), scale=scale)
+        return self.queries.give(mixed), self.queries.give(normaliser)
 
     def backward(
         self, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, mixed: Tensor, normaliser: Tensor, scale: float
@@ -93,9 +107,9 @@ class Call:
         parts = (self.queries.take(query), self.keys.take(key), self.keys.take(value))
         whole = (self.queries.take(mixed), self.queries.take(normaliser).contiguous())
         asked = self.queries.take_gradient(grad)
-        found = BACKWARD(asked, *parts, *whole, 0.0, self.causal, attn_mask=self.mask(query.dtype), scale=scale)
-        asking, answering, answered = (part.transpose(1, 2) for part in found)
-        return asking[self.queries.used], answering[self.keys.used], answered[self.keys.used]
+        found = BACKWARD(asked, *parts, *whole, 0.0, self.causal, attn_mask=self.mask(asked.dtype), scale=scale)
+        asking, answering, answered = found
+        return self.queries.give(asking), self.keys.give(answering), self.keys.give(answered)
 
 
 @dataclass(frozen=True)
@@ -175,6 +189,7 @@ class _Attention(torch.autograd.Function):
         both = torch.logaddexp(mine, other)
         last.mul_((mine - both).exp_()[..., None]).add_(across * (other - both).exp_()[..., None])
         mine.copy_(both)
+        mixed = mixed.to(query.dtype)
         ctx.save_for_backward(query, key, value, mixed, normaliser)
         ctx.forest, ctx.scale = forest, scale
         return mixed

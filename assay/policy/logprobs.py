@@ -14,9 +14,10 @@ from assay.errors import UserError
 from assay.objective.layout import wide
 from assay.policy.forest import Forest, usable
 from assay.policy.head import Head
+from assay.policy.narrow import NarrowWeights
 from assay.policy.packing import MicroBatch, Tree, assemble
 from assay.policy.ragged import NAME, Places, Rows
-from assay.policy.sublayers import fuse_sublayers
+from assay.policy.sublayers import fuse_sublayers, restore_sublayers
 from assay.rollout.masks import LayerMasks
 from assay.rollout.stem import STEM
 from assay.rollout.weights import causal_lm_of
@@ -30,8 +31,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class Scorer:
     """Reads log-probs off a causal language model.
 
-    The trunk runs in ``compute`` (autocast where the weights are wider); the output head, the softmax and everything
-    after them run in float32, or in float64 where the weights are.
+    Products are in ``compute``, those of the output head too (:mod:`assay.policy.head` says how its logits keep their
+    precision); the softmax and everything after it are in float32, or in float64 where the weights are.
     """
 
     trunk: Callable[..., Any]
@@ -44,6 +45,8 @@ class Scorer:
     """Precision of the trunk's products."""
     autocast: bool
     """Are the weights wider than that?"""
+    weights: NarrowWeights
+    """The weights as the products take them."""
     device: torch.device
     ragged: Ragged = "no"
     """Does the trunk take the tokens alone, and what does its attention take? (:mod:`assay.policy.ragged`)"""
@@ -101,7 +104,8 @@ class Scorer:
     @torch.no_grad()
     def logprobs_of_all(self, micros: Sequence[MicroBatch], n_tokens: int) -> Tensor:
         """Log-probs of the micro-batches' tokens as a flat array (n_tokens,) on the CPU; NaN at all others."""
-        return spread(micros, [self.logprobs(micro)[0].cpu() for micro in micros], n_tokens)
+        with self.weights.kept():
+            return spread(micros, [self.logprobs(micro)[0].cpu() for micro in micros], n_tokens)
 
 
 def spread(micros: Sequence[MicroBatch], parts: Sequence[Tensor], n_tokens: int) -> Tensor:
@@ -124,36 +128,44 @@ def make_scorer(
     """Take a Hugging Face causal LM (or its peft wrapper) apart into trunk and head, and check that it was right.
 
     The trunk is ragged where the model's attention can be (it goes through SDPA and passes on what it is given), in
-    trees where torch has the kernel for them, else it forwards padded rows. Its norms and feed-forward parts are fused
-    where it runs in float32 (:mod:`assay.policy.sublayers`). Raises UserError for an architecture whose trunk and head
-    do not reproduce its own logits.
+    trees where torch has the kernel for them, else it forwards padded rows. Its norms, linear maps and feed-forward
+    parts are fused (:mod:`assay.policy.sublayers`). Raises UserError for an architecture whose trunk and head do not
+    reproduce its own logits.
     """
     inner = causal_lm_of(model)
     trunk: Any = inner.base_model
     masters = next(inner.parameters()).dtype
     autocast = masters == torch.float32 and DTYPES[compute_dtype] != masters
-    scorer = Scorer(
+    exact, weights = NarrowWeights(masters), NarrowWeights(DTYPES[compute_dtype] if autocast else masters)
+    plain = Scorer(
         trunk=trunk,
-        head=Head(inner, temperature, chunk, entropy_gradient),
+        head=Head(inner, temperature, chunk, exact, entropy_gradient),
         masks=LayerMasks.of(inner.config.get_text_config()),
-        compute=DTYPES[compute_dtype] if autocast else masters,
-        autocast=autocast,
+        compute=masters,
+        autocast=False,
+        weights=exact,
         device=device,
     )
-    if not autocast:
-        fuse_sublayers(trunk)
-    plain = replace(scorer, compute=masters, autocast=False)
-    if inner.config._attn_implementation in ("sdpa", NAME):
-        inner.set_attn_implementation(NAME)
-        ways: tuple[Ragged, ...] = ("trees", "rows") if device.type == "cpu" and usable() else ("rows",)
+    restore_sublayers(trunk)  # an earlier scorer's
+    ragged = _raggedness(inner, plain)
+    fuse_sublayers(trunk, weights)
+    head = replace(plain.head, weights=weights)
+    return replace(plain, head=head, compute=weights.dtype, autocast=autocast, weights=weights, ragged=ragged)
+
+
+def _raggedness(model: Any, plain: Scorer) -> Ragged:
+    """How the trunk's attention can be, as seen on a probe. Raises UserError where not even padded rows are right."""
+    if model.config._attn_implementation in ("sdpa", NAME):
+        model.set_attn_implementation(NAME)
+        ways: tuple[Ragged, ...] = ("trees", "rows") if plain.device.type == "cpu" and usable() else ("rows",)
         for way in ways:
-            if _wrong(inner, replace(plain, ragged=way)) is None:
-                return replace(scorer, ragged=way)
-        inner.set_attn_implementation("sdpa")
-    wrong = _wrong(inner, plain)
+            if _wrong(model, replace(plain, ragged=way)) is None:
+                return way
+        model.set_attn_implementation("sdpa")
+    wrong = _wrong(model, plain)
     if wrong is not None:
         raise UserError(f"model: {wrong}")
-    return scorer
+    return "no"
 
 
 @torch.no_grad()

@@ -160,12 +160,13 @@ class Policy:
         for parameter in parameters:  # zeros, not None: with every advantage 0 the moments still decay
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.zero_()
         tally, before = weights.tally, []
-        for micro in mini.micros:
-            logprobs, entropy = self._scorer.logprobs(micro)
-            before.append(logprobs.detach())
-            output = prepared.loss(micro, logprobs, entropy, weights.weights)
-            output.loss.backward()
-            tally += output.tally
+        with self._scorer.weights.kept():
+            for micro in mini.micros:
+                logprobs, entropy = self._scorer.logprobs(micro)
+                before.append(logprobs.detach())
+                output = prepared.loss(micro, logprobs, entropy, weights.weights)
+                output.loss.backward()
+                tally += output.tally
         found = spread(mini.micros, before, prepared.batch.n_tokens)
         norm = float(clip_gradients(parameters, self.recipe.update.max_grad_norm))
         if not (math.isfinite(norm) and math.isfinite(tally.sums["update/loss"][0])):

@@ -19,7 +19,8 @@ from torch.nn.functional import rms_norm
 
 from assay.rollout.attention import attend
 from assay.rollout.masks import LayerMasks
-from assay.rollout.projection import Dense, Int8, Packed, Projection, Unfusable, check_linear, packs
+from assay.rollout.packed import Library, Packed, library_for
+from assay.rollout.projection import Dense, Int8, Projection, Unfusable, check_linear
 from assay.rollout.shared import KERNEL
 from assay.rollout.views import CacheView
 from assay.rollout.weights import GenerationWeights, causal_lm_of
@@ -177,8 +178,8 @@ class Maker:
     dtype: torch.dtype
     """Of everything but 8-bit matrices."""
     int8: bool
-    packed: bool
-    """Arrange the matrices for the processor's products."""
+    library: Library | None
+    """Whose products with arranged matrices to use; ``None``: plain ones."""
     snapshot: bool
     """Copy even where the model's own tensor would serve."""
 
@@ -187,8 +188,8 @@ class Maker:
         checked = [check_linear(source) for source in sources]
         if self.int8:
             return Int8(checked)
-        if self.packed:
-            return Packed(checked)
+        if self.library is not None:
+            return Packed(checked, self.dtype, self.library)
         return Dense(checked, self.dtype, copied=self.snapshot)
 
     def norm(self, source: nn.Module) -> Norm:
@@ -229,7 +230,7 @@ class Maker:
         """The output head; where it is tied to the embedding, on ``embedding``, what the network has of that."""
         own = causal_lm.get_output_embeddings()
         tied = own.weight is causal_lm.get_input_embeddings().weight
-        return self.projection(own) if self.int8 or self.packed or not tied else Dense([embedding], self.dtype)
+        return self.projection(own) if self.int8 or self.library or not tied else Dense([embedding], self.dtype)
 
 
 class FusedNetwork:
@@ -242,7 +243,7 @@ class FusedNetwork:
     ) -> None:
         """``dtype`` int8: 8-bit matrices, everything else in the model's own precision. Raises Unfusable.
 
-        ``packed``: let float32 matrices be arranged for the processor's products, where those work.
+        ``packed``: let matrices be arranged for the processor's products, where those work.
         """
         causal_lm = causal_lm_of(model)
         trunk = causal_lm.base_model
@@ -254,8 +255,8 @@ class FusedNetwork:
         self.device = next(causal_lm.parameters()).device
         self.masks = LayerMasks.of(config)
         kinds = getattr(config, "layer_types", None) or [next(iter(self.masks.sizes))] * len(trunk.layers)
-        packed = packed and self.device.type == "cpu" and self.dtype == torch.float32 and packs()
-        make = Maker(self.dtype, int8, packed, snapshot)
+        library = library_for(self.dtype) if packed and self.device.type == "cpu" else None
+        make = Maker(self.dtype, int8, library, snapshot)
         self._blocks = [make.block(layer, config, kind) for layer, kind in zip(trunk.layers, kinds, strict=True)]
         self._kinds = tuple(dict.fromkeys(kinds))
         self._rotary = copy.deepcopy(trunk.rotary_emb)

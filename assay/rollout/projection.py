@@ -7,7 +7,6 @@ that a decoding step costs what it costs without adapters.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -52,7 +51,7 @@ class Dense:
         self.weight = _own(sources[0])
         if not self._shared:
             self.weight = torch.cat([matrix(s).to(dtype) for s in sources])
-        self.bias = _biases(sources, dtype)
+        self.bias = biases(sources, dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Projection`."""
@@ -67,65 +66,16 @@ class Dense:
             rows = [_own(s).shape[0] for s in self._sources]
             for part, source in zip(self.weight.split(rows), self._sources, strict=True):
                 part.copy_(matrix(source))
-        fresh = _biases(self._sources, self._dtype)
+        fresh = biases(self._sources, self._dtype)
         if self.bias is not None and fresh is not None:
             self.bias.copy_(fresh)
 
     def tensors(self) -> Iterator[Tensor]:
         """See `Projection`."""
-        return _present(self.weight, self.bias)
+        return present(self.weight, self.bias)
 
     def release(self) -> None:
         """See `Projection`: the copy is written to in place, so it stays."""
-
-
-class Packed:
-    """float32 weights in the order in which MKL's products read them: arranged once a version, not once a product.
-
-    At the sizes of decoding a plain product spends much of its time on arranging them (benchmarks/choices.py).
-    """
-
-    ROWS = 128
-    """The rows of x that MKL is told of; the packed weights serve any number, which `packs` has seen."""
-
-    def __init__(self, sources: Sequence[nn.Module]) -> None:
-        self._sources = sources
-        self.refresh()
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """See `Projection`."""
-        rows = x.reshape(-1, x.shape[-1])
-        out = torch.ops.mkl._mkl_linear(rows, self._packed, self._shape, self.bias, len(rows))
-        return out.view(*x.shape[:-1], -1)
-
-    @torch.no_grad()
-    def refresh(self) -> None:
-        """See `Projection`."""
-        weight = stacked(self._sources)
-        self._packed = torch.ops.mkl._mkl_reorder_linear_weight(weight, self.ROWS)
-        self._shape = weight.new_empty(1).expand(weight.shape)  # of the plain weight only its shape is read
-        self.bias = _biases(self._sources, torch.float32)
-
-    def tensors(self) -> Iterator[Tensor]:
-        """See `Projection`."""
-        return _present(self._packed, self.bias)
-
-    def release(self) -> None:
-        """See `Projection`."""
-        del self._packed
-
-
-@cache
-def packs() -> bool:
-    """Has torch MKL's packed products, and do they agree with plain ones for one row, a few and many?"""
-    if not torch.backends.mkl.is_available() or not hasattr(torch.ops.mkl, "_mkl_linear"):
-        return False
-    with torch.random.fork_rng(devices=[]):  # torch's own random numbers stay as they are
-        torch.manual_seed(0)
-        plain = nn.Linear(48, 80)
-        inputs = [torch.randn(rows, 48) for rows in (1, 7, Packed.ROWS, 3 * Packed.ROWS + 5)]
-    packed = Packed([plain])
-    return all(torch.allclose(packed(x), plain(x), rtol=1e-4, atol=1e-5) for x in inputs)
 
 
 class Int8:
@@ -147,11 +97,11 @@ class Int8:
         self.weight = (weight / scale).round_().to(torch.int8).t().contiguous()
         """(K, N)"""
         self.scale = scale[:, 0]
-        self.bias = _biases(self._sources, torch.float32)
+        self.bias = biases(self._sources, torch.float32)
 
     def tensors(self) -> Iterator[Tensor]:
         """See `Projection`."""
-        return _present(self.weight, self.scale, self.bias)
+        return present(self.weight, self.scale, self.bias)
 
     def release(self) -> None:
         """See `Projection`."""
@@ -207,7 +157,8 @@ def _own(source: nn.Module) -> Tensor:
     return _base(source).weight.detach()
 
 
-def _biases(sources: Sequence[nn.Module], dtype: torch.dtype) -> Tensor | None:
+def biases(sources: Sequence[nn.Module], dtype: torch.dtype) -> Tensor | None:
+    """The biases of some maps one after the other, zeros where one has none; ``None`` where none has any."""
     biases = [getattr(_base(s), "bias", None) for s in sources]
     if all(b is None for b in biases):
         return None
@@ -218,7 +169,8 @@ def _biases(sources: Sequence[nn.Module], dtype: torch.dtype) -> Tensor | None:
     return torch.cat([b.to(dtype) for b in filled])
 
 
-def _present(*tensors: Tensor | None) -> Iterator[Tensor]:
+def present(*tensors: Tensor | None) -> Iterator[Tensor]:
+    """Those that are there."""
     return (tensor for tensor in tensors if tensor is not None)
 
 

@@ -16,7 +16,8 @@ from assay.rollout.engine import Request
 from assay.rollout.fused import FusedNetwork
 from assay.rollout.native import NativeEngine
 from assay.rollout.network import GeneralNetwork
-from assay.rollout.projection import Dense, Int8, Packed, Unfusable, packs
+from assay.rollout.packed import MKL, ONEDNN, Packed, _works, library_for
+from assay.rollout.projection import Dense, Int8, Unfusable
 from assay.rollout.runner import ModelRunner
 from assay.rollout.sampling import Sampling
 from assay.rollout.selfcheck import prepare
@@ -133,15 +134,28 @@ def test_new_weights_arrive_at_a_refresh(dtype):
     assert (before - after).abs().max() > 0.01
 
 
-@pytest.mark.skipif(not packs(), reason="torch without MKL's packed products")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("library", [MKL, ONEDNN], ids=lambda library: library.name)
 @pytest.mark.parametrize("rows", [1, 2, 31, 128, 700])
-def test_packed_products_are_the_plain_ones_for_any_number_of_rows(rows):
+def test_packed_products_are_the_plain_ones_for_any_number_of_rows(rows, library, dtype):
+    if not _works(library, dtype):
+        pytest.skip(f"{library.name} has no packed products in {dtype} here")
     generator = torch.Generator().manual_seed(rows)
     one, two = (nn.Linear(96, n, bias=bias) for n, bias in ((160, True), (24, False)))
     x = torch.randn(rows, 3, 96, generator=generator)
     with torch.no_grad():
         wanted = torch.cat([one(x), two(x)], -1)
-        torch.testing.assert_close(Packed([one, two])(x), wanted, rtol=1e-4, atol=1e-5)
+        gap = 1e-5 if dtype == torch.float32 else 0.02
+        found = Packed([one, two], dtype, library)(x.to(dtype))
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.float(), wanted, rtol=10 * gap, atol=gap)
+
+
+def test_a_processor_has_a_library_for_what_it_is_fast_in():
+    for dtype in (torch.float32, torch.bfloat16):
+        library = library_for(dtype)
+        assert library is None or _works(library, dtype)
+    assert library_for(torch.float64) is None
 
 
 def test_a_snapshot_shares_nothing():

@@ -12,7 +12,8 @@ from tiny import tiny_model
 from torch import nn
 
 from assay.rollout.native import NativeEngine
-from assay.rollout.projection import Int8, Packed, packs
+from assay.rollout.packed import Packed, library_for
+from assay.rollout.projection import Int8
 
 
 def held(model: nn.Module) -> int:
@@ -26,7 +27,7 @@ def copies_in(engine: NativeEngine) -> list[str]:
     """Where the engine's network keeps arranged weights."""
     blocks = getattr(engine._network, "_blocks", ())
     parts = [(name, part) for block in blocks for name, part in vars(block).items() if isinstance(part, Packed | Int8)]
-    return [name for name, part in parts if {"_packed", "weight"} & vars(part).keys()]
+    return [name for name, part in parts if {"_arranged", "weight"} & vars(part).keys()]
 
 
 @pytest.mark.parametrize("dtype", [None, torch.int8])
@@ -39,13 +40,13 @@ def test_asleep_and_awake(family: str, dtype: torch.dtype | None) -> None:
     before = run(engine, requests(greedy=True))
     gc.collect()
     awake = held(model)
-    assert bool(copies_in(engine)) == (family == "llama" and (dtype is not None or packs()))
+    assert bool(copies_in(engine)) == (family == "llama" and (dtype is not None or library_for(torch.float32)))
     asyncio.run(engine.sleep())
     asyncio.run(engine.sleep())
     gc.collect()
     cache = 2 * model.config.num_hidden_layers * 128 * model.config.hidden_size
     assert awake - held(model) >= cache
-    if dtype is not None or packs():
+    if dtype is not None or library_for(torch.float32):
         assert not copies_in(engine)
     with pytest.raises(RuntimeError, match="the engine sleeps: publish the weights first"):
         run(engine, requests(greedy=True))
