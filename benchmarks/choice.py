@@ -27,12 +27,12 @@ from assay.rollout.sampling import Sampling, sample
 from assay.rollout.seeds import uniforms
 from assay.rollout.sequence import Sequence
 
-NETWORKS: Mapping[str, Callable[[Any], Network]] = {
+NETWORKS: Mapping[str, Callable[[Any, torch.dtype], Network]] = {
     "general": GeneralNetwork,
-    "fused": lambda model: FusedNetwork(model, packed=False),
+    "fused": lambda model, dtype: FusedNetwork(model, dtype, packed=False),
     "packed": FusedNetwork,
     "packed, second thread": FusedNetwork,
-    "int8": lambda model: FusedNetwork(model, torch.int8),
+    "int8": lambda model, dtype: FusedNetwork(model.to(dtype), torch.int8),
 }
 """Ways to decode."""
 UPDATES: Mapping[str, dict[str, Any]] = {
@@ -82,7 +82,7 @@ def updating(way: str, work: Work, model: Any) -> Callable[[int], dict[str, floa
     if way == "padded rows":
         model.set_attn_implementation("eager")
     if way == "torch's own derivatives":
-        logprobs.fuse_sublayers = lambda trunk: 0
+        logprobs.fuse_sublayers = lambda trunk, weights: 0
     policy = learning.policy_of(work, model, cpu, **UPDATES[way])
     if way == "padded rows":
         model.set_attn_implementation("sdpa")
@@ -103,7 +103,7 @@ def updating(way: str, work: Work, model: Any) -> Callable[[int], dict[str, floa
 
 def decoding(way: str, work: Work, model: Any) -> Callable[[int], dict[str, float]]:
     """A function that decodes the work and says how fast."""
-    runner = ModelRunner(NETWORKS[way](model), 4096)
+    runner = ModelRunner(NETWORKS[way](model, getattr(torch, work.precision)), 4096)
     decode(runner, work, 0)  # in this thread: torch has its pool of threads here from now on
     thread = ThreadPoolExecutor(1)
 

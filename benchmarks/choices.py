@@ -1,9 +1,10 @@
 """What single choices gain, each beside its alternative: the numbers behind the reasons in docs/benchmarks.md.
 
-Decoding (tokens/s): transformers' forward, fused products, those with weights packed for MKL, the same from a second
-thread, and 8-bit products. The update (seconds): padded rows, layers compiled by torch, torch's own derivatives of
-norms and feed-forward parts, many tokens at once, memory in pages of 2 MiB instead of 4 KiB, memory kept for the next
-step instead of given back. And the price of narrow decoding: how far the engine's log-probs are from the trainer's.
+Decoding (tokens/s): transformers' forward, fused products, those with weights arranged for MKL or oneDNN, the same from
+a second thread, and 8-bit products. The update (seconds): padded rows, layers compiled by torch, torch's own
+derivatives of norms, linear maps and feed-forward parts, many tokens at once, memory in pages of 2 MiB instead of 4
+KiB, memory kept for the next step instead of given back. And the price of narrow decoding: how far the engine's
+log-probs are from the trainer's.
 Every side is a process of its own; they take turns.
 """
 
@@ -22,6 +23,7 @@ from choice import NETWORKS, UPDATES
 from workers import Worker
 
 from assay.data.demo_model import resolve_model_path
+from assay.hardware import fast_precision
 
 PROGRAM = Path(__file__).resolve().parent / "choice.py"
 HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
@@ -33,6 +35,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--samples", type=int, default=8, help="answers to each prompt")
     parser.add_argument("--tokens", type=int, default=32, help="length of every answer")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default=fast_precision("cpu"))
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         gaps = {}
@@ -54,7 +57,7 @@ def turns(
 
     def side(way: str, environment: dict[str, str]) -> Callable[[int], float]:
         def once(seed: int) -> float:
-            with start(chosen, folder, environment, kind=kind, way=way, precision="float32") as worker:
+            with start(chosen, folder, environment, kind=kind, way=way, precision=chosen.dtype) as worker:
                 return worker.ask("round", seed=seed)["figure"]
 
         return once

@@ -40,6 +40,8 @@ TASK = (
 )
 
 
+WARM = 3
+"""Steps of each side that are not counted: the first makes the optimizer's state, and the heap grows for some more."""
 MICROBATCH = 16
 """Rows that TRL forwards at once, at most: see grpo_trl.py."""
 
@@ -153,15 +155,13 @@ def take_turns(
     unit: str,
     environment: Mapping[str, str] = harness.KEEP_MEMORY,
 ) -> dict[str, harness.Measured]:
-    """Have the sides do a step each, in turn, and measure it: a figure a round and side.
-
-    The first step of each, which makes the optimizer's state, is not counted.
-    """
+    """Have the sides do a step each, in turn, and measure it: a figure a round and side, after `WARM` uncounted."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         file = write(work, Path(folder))
         workers = [stack.enter_context(start(side, file, environment)) for side in sides_of(chosen)]
         for worker in workers:
-            worker.ask("step")
+            for _ in range(WARM):
+                worker.ask("step")
         turns = {worker.name: partial(lambda worker, _: one_step(worker), worker) for worker in workers}
         return harness.alternate(turns, chosen.rounds, unit)
 

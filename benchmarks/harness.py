@@ -103,7 +103,8 @@ def finish(
     """Print both sides and, last, ``name=ratio``; write the result with the machine's description if asked.
 
     ``details``: further figures by side. ``mark``: what a reader of the ratio must know, such as that it is a bound.
-    A result from another ``device`` than the processor gets a file of its own.
+    A result from another ``device`` than the processor gets a file of its own, and so does one in float32, in which
+    machines without instructions for bfloat16 are measured.
     """
     show(sides, details)
     if save:
@@ -120,10 +121,17 @@ def finish(
         }
         RESULTS.mkdir(parents=True, exist_ok=True)
         file = name if device == "cpu" else f"{name}_{device}"
+        if precision(settings) == "float32":
+            file += "_float32"
         (RESULTS / f"{file}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     if mark:
         print(f"the ratio is {mark}")
     print(f"{name}={ratio:.2f}")
+
+
+def precision(settings: Mapping[str, Any]) -> str | None:
+    """The precision of the products that a result's settings tell of; ``None`` where there are none."""
+    return settings.get("dtype") or settings.get("precision")
 
 
 def show(sides: Mapping[str, Measured], details: Mapping[str, Mapping[str, Any]] | None = None) -> None:

@@ -1,8 +1,8 @@
 """Peak memory of a training step beside TRL's GRPOTrainer: the step of step_vs_trl. Goal: at most 0.7 of TRL's.
 
 The figure is the most memory that a side's process has resident at any time within a step, Assay's verifier processes
-added to it. The first step of each side, which makes the optimizer's state, is not counted: in the following ones that
-state is there while activations are. TRL has the settings that make it fastest (with micro-batches of half the size it
+added to it. The first steps of each side are not counted: in the following ones the optimizer's state is there while
+activations are. TRL has the settings that make it fastest (with micro-batches of half the size it
 takes less and is some per cent slower: ``--microbatch 8``); memory that is freed goes back as it does by default.
 """
 
@@ -26,7 +26,7 @@ def main() -> None:
     parser = harness.arguments(__doc__ or "")
     grpo_work.options(parser, prompts=16, samples=8, tokens=32)
     chosen = parser.parse_args()
-    work = grpo_work.work_of(chosen, chosen.rounds + 1, LEARNING_RATE)
+    work = grpo_work.work_of(chosen, chosen.rounds + grpo_work.WARM, LEARNING_RATE)
     sides = grpo_work.take_turns(work, chosen, peak_mb, "MB", environment={})
     grpo_work.conclude("memory_vs_trl", "assay/trl", sides, grpo_work.shown(work, chosen), chosen)
 

@@ -92,9 +92,9 @@ def section(result: dict[str, Any]) -> list[str]:
     name = result["benchmark"]
     mark = f", {result['mark']}" if result.get("mark") else ""
     headline = HEADLINES.get(name, "Ratio of medians")
-    device = result.get("device", "cpu")
+    where = [w for w in (result.get("device"), harness.precision(settings)) if w in ("cuda", "mps", "float32")]
     lines = [
-        f"## {name}" + (f" ({device})" if device != "cpu" else ""),
+        f"## {name}" + (f" ({', '.join(where)})" if where else ""),
         "",
         f"{headline}: **{result['ratio']:.2f}**{mark}. {NOTES.get(name, '')}".strip(),
         "",

@@ -33,7 +33,7 @@ def main() -> None:
     parser = harness.arguments(__doc__ or "")
     grpo_work.options(parser, prompts=16, samples=8, tokens=32)
     chosen = parser.parse_args()
-    work = grpo_work.work_of(chosen, chosen.rounds + 1, LEARNING_RATE)
+    work = grpo_work.work_of(chosen, chosen.rounds + grpo_work.WARM, LEARNING_RATE)
     steps: dict[str, list[dict[str, Any]]] = defaultdict(list)
 
     def seconds(worker: Worker) -> float:

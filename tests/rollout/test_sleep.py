@@ -15,6 +15,8 @@ from assay.rollout.native import NativeEngine
 from assay.rollout.packed import Packed, library_for
 from assay.rollout.projection import Int8
 
+PACKS = library_for(torch.float32) is not None
+
 
 def held(model: nn.Module) -> int:
     """Elements of all tensors but the model's own (packed weights are opaque: they count by their shape)."""
@@ -40,13 +42,13 @@ def test_asleep_and_awake(family: str, dtype: torch.dtype | None) -> None:
     before = run(engine, requests(greedy=True))
     gc.collect()
     awake = held(model)
-    assert bool(copies_in(engine)) == (family == "llama" and (dtype is not None or library_for(torch.float32)))
+    assert bool(copies_in(engine)) == (family == "llama" and (dtype is not None or PACKS))
     asyncio.run(engine.sleep())
     asyncio.run(engine.sleep())
     gc.collect()
     cache = 2 * model.config.num_hidden_layers * 128 * model.config.hidden_size
     assert awake - held(model) >= cache
-    if dtype is not None or library_for(torch.float32):
+    if dtype is not None or PACKS:
         assert not copies_in(engine)
     with pytest.raises(RuntimeError, match="the engine sleeps: publish the weights first"):
         run(engine, requests(greedy=True))

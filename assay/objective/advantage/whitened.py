@@ -17,9 +17,12 @@ def whiten(values: Tensor, where: Tensor) -> Tensor:
     kept = values[where]
     if len(kept) < 2:
         return torch.zeros_like(values)
-    # From the lowest, so that equal values give exactly 0: over 1e-4, a rounding error is an advantage.
+    # From the lowest, so that equal values give exactly 0: over 1e-4, a rounding error is an advantage. One that is the
+    # mean but for rounding gives 0 too: a group without a signal must not seem to have one.
     kept = kept - kept.min()
-    white = (kept - kept.mean()) / (kept.var() + 1e-8).sqrt()
+    centred = kept - kept.mean()
+    centred = centred.masked_fill(centred.abs() <= 8 * torch.finfo(kept.dtype).eps * kept.max(), 0.0)
+    white = centred / (kept.var() + 1e-8).sqrt()
     return torch.zeros_like(values).masked_scatter(where, white)
 
 
