@@ -79,7 +79,7 @@ class Work:
                 "rollout": {"prompts_per_step": self.prompts, "group_size": self.samples, "max_tokens": self.tokens},
                 "reward": {"parts": [{"verifier": f"{FOLDER / 'last_integer.py'}:last_integer"}]},
                 "objective": {"estimator": "grpo", "aggregation": "token", "eps": 1e-4},  # TRL's eps
-                "update": {"learning_rate": self.learning_rate, "tokens_per_microbatch": 768},
+                "update": {"learning_rate": self.learning_rate, "tokens_per_microbatch": 1024},
                 "eval": {"before": False, "after": False},
                 "checkpoint": {"every": 0},
                 "run": {"folder": str(runs), "name": name, "steps": self.steps + 1, "seed": self.seed},
