@@ -13,64 +13,56 @@ PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
 NOTES = {
     "decode_vs_transformers": (
-        "The goal is 3. On a processor without bfloat16 instructions both sides run in float32. How far each is from "
-        "the rate of one large product is measured in `limit`; `assay train RECIPE profile=true` says which operations "
-        "the rest is. What was"
-        " gained, each beside its alternative in choices.py: one product for queries, keys and values and one for "
-        "gate and up; weights arranged for MKL once a version; steps in the trainer's thread, so that there is one "
-        "OpenMP pool; a group's prompt read once a step. What is left is mostly the products themselves: see "
-        "`limit`. `rollout.dtype: int8` is faster, at a price: its log-probs are further from the trainer's."
+        "The goal is 3. How far each is from the rate of one large product is measured in `limit`; `assay train "
+        "RECIPE profile=true` says which operations the rest is. What was gained, each beside its alternative "
+        "in choices.py: one product for queries, keys and values and one for gate and up; weights arranged for "
+        "MKL or oneDNN once a version; steps in the trainer's thread, so that there is one OpenMP pool; a "
+        "group's prompt read once a step. `rollout.dtype: int8` is faster where there is no bfloat16, at a "
+        "price: its log-probs are further from the trainer's."
     ),
     "decode_vs_vllm_cpu": (
-        "The goal is 2. Both engines on all cores, in turn; vLLM's settings are in decode_vllm.py. In float32 both "
-        "are bound by the same matrix products: an engine that did nothing else, at the whole rate of one large "
-        "product, would be about twice as fast as either."
+        "The goal is 2. Both engines on all cores, in turn; vLLM's settings are in decode_vllm.py. Half of the "
+        "native engine's time are the same matrix products, which both have from oneDNN (bfloat16) or MKL "
+        "(float32 on Intel); an engine that did nothing else would be about twice as fast."
     ),
     "decode_vs_llama_cpp": (
-        "The goal is 3. Both engines on all cores, in turn; llama.cpp's settings, the fastest that were found, are in "
-        "decode_llama_cpp.py: its server, compiled here with MKL, in float32. So both sides do the same products by "
-        "the same library, and what is left between them is attention and sampling."
+        "The goal is 3. Both engines on all cores, in turn; llama.cpp's settings, the fastest that were found, "
+        "are in decode_llama_cpp.py: its server, compiled here with MKL."
     ),
     "limit": (
-        "The goal is 0.5. The products that the work needs, over its seconds, over the rate of one large product. "
-        "`assay train RECIPE profile=true` has a table of the operations of each phase."
+        "The goal is 0.5. The products that the work needs, over its seconds, over the rate of one large "
+        "product. `assay train RECIPE profile=true` has a table of the operations of each phase."
     ),
     "choices": (
-        "Packed products over transformers' forward in decoding. Each way to decode or to update differs from the "
-        "one that is used in one thing. Differences between updates that are smaller than their ranges say nothing; "
-        "many tokens at once are faster here and hold more memory (`update.tokens_per_microbatch`). Measured "
-        "when memory was kept from step to step: the row `memory given back` is what is used now."
+        "Packed products over transformers' forward in decoding. Each way to decode or to update differs from "
+        "the one that is used in one thing. Differences between updates that are smaller than their ranges say "
+        "nothing; many tokens at once are faster here and hold more memory (`update.tokens_per_microbatch`). "
+        "Measured when memory was kept from step to step: the row `memory given back` is what is used now."
     ),
     "scaling": (
-        "The goal is at most 1.15. Each size is a step in a fresh process, under one token budget; a larger batch "
-        "takes no more memory. The worst is decoding 16 answers of 512 tokens: a token reads the keys and values "
-        "before it, 14 MB on average (3 MB at 32 tokens), beside 34 MB of weights, its share of what 16 rows read "
-        "together. Next: keys and values in fewer bits."
+        "The goal is at most 1.15. Each size is a step in a fresh process, under one token budget; a larger "
+        "batch takes no more memory. The worst is decoding 16 answers of 512 tokens: a token reads the keys and "
+        "values before it, 14 MB on average (3 MB at 32 tokens), beside 34 MB of weights, its share of what 16 "
+        "rows read together. Next: keys and values in fewer bits."
     ),
     "step_vs_trl": (
-        "The goal is 5. Seconds of a whole step; judging overlaps sampling on Assay's side. TRL runs compiled. In "
-        "float32 both sides are mostly matrix products: at the whole rate of one large product Assay's own step "
-        "would take some three fifths of its time. What single choices gain is measured in `choices`: in an "
-        "update no more than the rounds differ, layers compiled by torch among them; norms and feed-forward parts with "
-        "a backward pass of their own are there for memory. What all prompts of a micro-batch begin with (here 35 of "
-        "46 tokens, the chat template's) is computed once. A ratio of 5 would need four fifths of the rate of one "
-        "large product over the whole step."
+        "The goal is 5. Seconds of a whole step; judging overlaps sampling on Assay's side. TRL runs compiled. "
+        "What all prompts of a micro-batch begin with (here 35 of 46 tokens, the chat template's) is computed "
+        "once; what has no advantage is left out."
     ),
     "memory_vs_trl": (
-        "The goal is at most 0.7. Peak resident memory of three steps in turn, verifier processes included, in "
-        "micro-batches of 768 tokens. More than two of the gigabytes are float32 weights, gradients and the "
-        "optimizer's moments, the same on both sides. The engine sleeps during the update, and what generation or "
-        "update has freed goes back to the system before the other takes its own (else the holes in the heap add "
-        "up). Next: weights' gradients added in place by their products; a prompt's keys and values once for its "
-        "group."
+        "The goal is at most 0.7. Peak resident memory of a step, verifier processes included. More than two of "
+        "the gigabytes are float32 weights, gradients and the optimizer's moments, the same on both sides. The "
+        "engine sleeps during the update, and what generation or update has freed goes back to the system "
+        "before the other takes its own (else the holes in the heap add up)."
     ),
     "time_to_accuracy_vs_trl": (
-        "The goal is 5. Seconds of training; evaluation is outside the clock. Both sides learn at the same pace by "
-        "steps, so the ratio is that of the steps' seconds: see `step_vs_trl`."
+        "The goal is 5. Seconds of training; evaluation is outside the clock. Both sides learn at the same pace "
+        "by steps, so the ratio is that of the steps' seconds: see `step_vs_trl`."
     ),
     "plan_check": (
-        "The goal is .85 to 1.15. What `assay plan` makes of a synchronous run of two processes, beside runs of the "
-        "same recipe whose processes work at once (docs/plan.md). The runs take turns of a few steps."
+        "The goal is .85 to 1.15. What `assay plan` makes of a synchronous run of two processes, beside runs of "
+        "the same recipe whose processes work at once (docs/plan.md). The runs take turns of a few steps."
     ),
     "sandbox": (
         "The goals are 5, and 50 programs a second. The same trivial program on each side, as many at a time as "
@@ -78,6 +70,48 @@ NOTES = {
     ),
 }
 """What a ratio means, by benchmark."""
+NARROW = {
+    "decode_vs_vllm_cpu": (
+        "Missed: in bfloat16 vLLM is the faster one. Its attention over short answers is a kernel of its own, "
+        "where torch's, called for each KV head of each row, takes a third of the native engine's step. In this "
+        "benchmark the native engine is slower than alone: memory that it gives back between rounds is the "
+        "host's by its next turn."
+    ),
+    "limit": (
+        "Decoding misses it in bfloat16: products are half of its time, attention a third. Next: attention of "
+        "one position as a kernel that takes all rows at once."
+    ),
+    "time_to_accuracy_vs_trl": (
+        "A step of Assay's took 3.0 s, one of TRL's 17.3 s; this pair's Assay side needed two steps more."
+    ),
+    "step_vs_trl": (
+        "In bfloat16 torch's own way leaves more than half of an update to other things than products. What was "
+        "gained, by the table of `profile=true`: the head's products in bfloat16 less the target's logit, which "
+        "keeps log-probs to some thousandth of themselves; weights' gradients laid as the weights are, since "
+        "torch casts a transposed one at a tenth of the pace; attention's backward kernel in float32; rows of "
+        "an embedding added where they belong, not to a matrix of zeros. Next: queries, keys and values as one "
+        "product, the rotation as one function, attention to a prompt as plain products."
+    ),
+    "memory_vs_trl": (
+        "In bfloat16 both sides keep activations half as large, and Assay a bfloat16 copy of the weights for "
+        "the time of an update (0.27 GB), so that each is cast once and not once a micro-batch. Micro-batches "
+        "of 512 tokens hold less and are slower. Next: the copy shared with the engine."
+    ),
+}
+"""What else there is to say of a benchmark in bfloat16."""
+WIDE = {
+    "decode_vs_transformers": "What is left is mostly the products themselves.",
+    "decode_vs_llama_cpp": (
+        "Both sides do the same products by the same library, and what is left between them is attention and sampling."
+    ),
+    "step_vs_trl": (
+        "In float32 both sides are mostly matrix products: at the whole rate of one large product Assay's own "
+        "step would take some three fifths of its time, and a ratio of 5 would need four fifths of that rate. "
+        "Measured in micro-batches of 768 tokens, after one uncounted step."
+    ),
+    "memory_vs_trl": "In micro-batches of 768 tokens.",
+}
+"""And of its result on a processor without instructions for bfloat16, in float32."""
 HEADLINES = {
     "limit": "The smaller share of the machine's arithmetic limit",
     "plan_check": "The predicted step over the measured one, where it is furthest from 1",
@@ -92,11 +126,12 @@ def section(result: dict[str, Any]) -> list[str]:
     name = result["benchmark"]
     mark = f", {result['mark']}" if result.get("mark") else ""
     headline = HEADLINES.get(name, "Ratio of medians")
+    more = (WIDE if harness.precision(settings) == "float32" else NARROW).get(name, "")
     where = [w for w in (result.get("device"), harness.precision(settings)) if w in ("cuda", "mps", "float32")]
     lines = [
         f"## {name}" + (f" ({', '.join(where)})" if where else ""),
         "",
-        f"{headline}: **{result['ratio']:.2f}**{mark}. {NOTES.get(name, '')}".strip(),
+        f"{headline}: **{result['ratio']:.2f}**{mark}. {NOTES.get(name, '')} {more}".strip(),
         "",
         "| side | median | range | rounds |",
         "| --- | --- | --- | --- |",
