@@ -31,11 +31,7 @@ def give_back_memory() -> None:
 
 def bfloat16_instructions() -> list[str]:
     """The processor's instructions for bfloat16 products, as far as the system tells."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
-    flags = set(re.findall(r"\b(?:avx512_bf16|amx_bf16|bf16|sve_bf16)\b", text))
+    flags = set(re.findall(r"\b(?:avx512_bf16|amx_bf16|bf16|sve_bf16)\b", _processors()))
     if platform.system() == "Darwin" and platform.machine() == "arm64":
         flags.add("arm64")
     return sorted(flags)
@@ -43,10 +39,15 @@ def bfloat16_instructions() -> list[str]:
 
 def intel() -> bool:
     """Is the processor one of Intel's, as far as the system tells?"""
+    return "GenuineIntel" in _processors() or (platform.system() == "Darwin" and platform.machine() == "x86_64")
+
+
+def _processors() -> str:
+    """What Linux says of the processors; nothing elsewhere."""
     try:
-        return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return platform.machine() in ("x86_64", "AMD64") and platform.system() == "Darwin"
+        return ""
 
 
 def fast_precision(device: str) -> Precision:

@@ -20,11 +20,7 @@ NOTES = {
         "group's prompt read once a step. `rollout.dtype: int8` is faster where there is no bfloat16, at a "
         "price: its log-probs are further from the trainer's."
     ),
-    "decode_vs_vllm_cpu": (
-        "The goal is 2. Both engines on all cores, in turn; vLLM's settings are in decode_vllm.py. Half of the "
-        "native engine's time are the same matrix products, which both have from oneDNN (bfloat16) or MKL "
-        "(float32 on Intel); an engine that did nothing else would be about twice as fast."
-    ),
+    "decode_vs_vllm_cpu": ("The goal is 2. Both engines on all cores, in turn; vLLM's settings are in decode_vllm.py."),
     "decode_vs_llama_cpp": (
         "The goal is 3. Both engines on all cores, in turn; llama.cpp's settings, the fastest that were found, "
         "are in decode_llama_cpp.py: its server, compiled here with MKL."
@@ -35,15 +31,13 @@ NOTES = {
     ),
     "choices": (
         "Packed products over transformers' forward in decoding. Each way to decode or to update differs from "
-        "the one that is used in one thing. Differences between updates that are smaller than their ranges say "
-        "nothing; many tokens at once are faster here and hold more memory (`update.tokens_per_microbatch`). "
-        "Measured when memory was kept from step to step: the row `memory given back` is what is used now."
+        "the one that is used in one thing. Differences between updates that are smaller than their ranges "
+        "say nothing; many tokens at once are faster here and hold more memory "
+        "(`update.tokens_per_microbatch`)."
     ),
     "scaling": (
         "The goal is at most 1.15. Each size is a step in a fresh process, under one token budget; a larger "
-        "batch takes no more memory. The worst is decoding 16 answers of 512 tokens: a token reads the keys and "
-        "values before it, 14 MB on average (3 MB at 32 tokens), beside 34 MB of weights, its share of what 16 "
-        "rows read together. Next: keys and values in fewer bits."
+        "batch takes no more memory."
     ),
     "step_vs_trl": (
         "The goal is 5. Seconds of a whole step; judging overlaps sampling on Assay's side. TRL runs compiled. "
@@ -72,30 +66,30 @@ NOTES = {
 """What a ratio means, by benchmark."""
 NARROW = {
     "decode_vs_vllm_cpu": (
-        "Missed: in bfloat16 vLLM is the faster one. Its attention over short answers is a kernel of its own, "
-        "where torch's, called for each KV head of each row, takes a third of the native engine's step. In this "
-        "benchmark the native engine is slower than alone: memory that it gives back between rounds is the "
-        "host's by its next turn."
+        "Missed: in bfloat16 vLLM is the faster one. The native engine is slower here than beside "
+        "transformers, where it keeps the memory that it frees between rounds (`harness.keep_freed_memory`); "
+        "here it does not. Beside the products, most of its time is torch's attention kernel. Next: attention "
+        "of one position by all rows at once."
     ),
     "limit": (
-        "Decoding misses it in bfloat16: products are half of its time, attention a third. Next: attention of "
-        "one position as a kernel that takes all rows at once."
+        "Decoding misses it: beside the products, most of its time is torch's attention kernel. Next: "
+        "attention of one position by all rows at once."
     ),
     "time_to_accuracy_vs_trl": (
         "A step of Assay's took 3.0 s, one of TRL's 17.3 s; this pair's Assay side needed two steps more."
     ),
     "step_vs_trl": (
-        "In bfloat16 torch's own way leaves more than half of an update to other things than products. What was "
-        "gained, by the table of `profile=true`: the head's products in bfloat16 less the target's logit, which "
-        "keeps log-probs to some thousandth of themselves; weights' gradients laid as the weights are, since "
-        "torch casts a transposed one at a tenth of the pace; attention's backward kernel in float32; rows of "
-        "an embedding added where they belong, not to a matrix of zeros. Next: queries, keys and values as one "
-        "product, the rotation as one function, attention to a prompt as plain products."
+        "In bfloat16 torch's own way leaves much of an update to other things than products. What is done "
+        "about it: the head's products in bfloat16 less the target's logit, which keeps log-probs to some "
+        "thousandth of themselves; weights' gradients laid as the weights are, since torch is slow to cast "
+        "transposed ones; attention's kernel in float32; rows of an embedding added where they belong, not to "
+        "a matrix of zeros. Next: queries, keys and values as one product, the rotation as one function, "
+        "attention to a prompt as plain products."
     ),
     "memory_vs_trl": (
         "In bfloat16 both sides keep activations half as large, and Assay a bfloat16 copy of the weights for "
-        "the time of an update (0.27 GB), so that each is cast once and not once a micro-batch. Micro-batches "
-        "of 512 tokens hold less and are slower. Next: the copy shared with the engine."
+        "the time of an update (134.5 million numbers), so that each is cast once and not once a micro-batch. "
+        "Next: the copy shared with the engine."
     ),
 }
 """What else there is to say of a benchmark in bfloat16."""
@@ -110,6 +104,16 @@ WIDE = {
         "Measured in micro-batches of 768 tokens, after one uncounted step."
     ),
     "memory_vs_trl": "In micro-batches of 768 tokens.",
+    "choices": ("Measured when memory was kept from step to step: the row `memory given back` is what is used now."),
+    "scaling": (
+        "The worst is decoding 16 answers of 512 tokens: a token reads the keys and values before it, 14 MB "
+        "on average (3 MB at 32 tokens), beside 34 MB of weights, its share of what 16 rows read together. "
+        "Next: keys and values in fewer bits."
+    ),
+    "decode_vs_vllm_cpu": (
+        "Both are bound by the same matrix products: an engine that did nothing else, at the whole rate of "
+        "one large product, would be about twice as fast as either."
+    ),
 }
 """And of its result on a processor without instructions for bfloat16, in float32."""
 HEADLINES = {
@@ -126,7 +130,8 @@ def section(result: dict[str, Any]) -> list[str]:
     name = result["benchmark"]
     mark = f", {result['mark']}" if result.get("mark") else ""
     headline = HEADLINES.get(name, "Ratio of medians")
-    more = (WIDE if harness.precision(settings) == "float32" else NARROW).get(name, "")
+    notes = {"float32": WIDE, "bfloat16": NARROW}.get(harness.precision(settings) or "", {})
+    more = notes.get(name, "") if result.get("device", "cpu") == "cpu" else ""
     where = [w for w in (result.get("device"), harness.precision(settings)) if w in ("cuda", "mps", "float32")]
     lines = [
         f"## {name}" + (f" ({', '.join(where)})" if where else ""),

@@ -41,15 +41,21 @@ class Scorer:
     """Hidden states to log-probs and entropies."""
     masks: LayerMasks
     """What the layers attend to."""
-    compute: torch.dtype
-    """Precision of the trunk's products."""
     autocast: bool
-    """Are the weights wider than that?"""
-    weights: NarrowWeights
-    """The weights as the products take them."""
+    """Are the weights wider than `compute`?"""
     device: torch.device
     ragged: Ragged = "no"
     """Does the trunk take the tokens alone, and what does its attention take? (:mod:`assay.policy.ragged`)"""
+
+    @property
+    def weights(self) -> NarrowWeights:
+        """The weights as the products take them, the trunk's and the head's."""
+        return self.head.weights
+
+    @property
+    def compute(self) -> torch.dtype:
+        """Precision of the products."""
+        return self.weights.dtype
 
     def logprobs(self, micro: MicroBatch) -> tuple[Tensor, Tensor]:
         """Natural-log probabilities and entropies of the scored tokens, both (n,).
@@ -141,16 +147,13 @@ def make_scorer(
         trunk=trunk,
         head=Head(inner, temperature, chunk, exact, entropy_gradient),
         masks=LayerMasks.of(inner.config.get_text_config()),
-        compute=masters,
         autocast=False,
-        weights=exact,
         device=device,
     )
     restore_sublayers(trunk)  # an earlier scorer's
     ragged = _raggedness(inner, plain)
     fuse_sublayers(trunk, weights)
-    head = replace(plain.head, weights=weights)
-    return replace(plain, head=head, compute=weights.dtype, autocast=autocast, weights=weights, ragged=ragged)
+    return replace(plain, head=replace(plain.head, weights=weights), autocast=autocast, ragged=ragged)
 
 
 def _raggedness(model: Any, plain: Scorer) -> Ragged:

@@ -2,7 +2,7 @@
 
 At the sizes of decoding a plain product spends much of its time on arranging them (benchmarks/choices.py). Two
 libraries can be told to: MKL, in float32, and oneDNN, also in bfloat16. MKL keeps its fastest code to Intel's own
-processors: on another with AVX-512, oneDNN's float32 products took two fifths of its time.
+processors; on another one with AVX-512 oneDNN's float32 products are the faster ones.
 """
 
 from __future__ import annotations
