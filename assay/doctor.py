@@ -93,7 +93,7 @@ def doctor(console: Console) -> int:
     core = list(packages())
     works = all(finding.state != "bad" for finding in core)
     _print(console, "Core", core)
-    _print(console, "Machine", [*machine(), *(accelerators() if works else ())])
+    _print(console, "Machine", [*machine(), *(accelerators() if works else ()), *([kernels()] if works else ())])
     if works:
         _print(console, "Matrix products", speed())
     _print(console, "Engines", engines(works))
@@ -133,6 +133,16 @@ def machine() -> Iterator[Finding]:
     flags = bfloat16_instructions()
     where = ", ".join(flags) if flags else "no instructions for it that the system tells of"
     yield Finding("bfloat16", where, "good" if flags else "fact")
+
+
+def kernels() -> Finding:
+    """Is there a compiler for the loops that a step on the CPU does beside its matrix products?"""
+    from assay.kernels.build import compiler, why_not
+
+    reason = why_not()
+    if reason is None:
+        return Finding("kernels", f"compiled by {compiler()[0]}", "good")
+    return Finding("kernels", f"{reason} (everything works without, more slowly)", "absent")
 
 
 def accelerators() -> Iterator[Finding]:

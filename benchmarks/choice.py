@@ -23,15 +23,16 @@ from assay.rollout.engine import Request
 from assay.rollout.fused import FusedNetwork
 from assay.rollout.network import GeneralNetwork, Network
 from assay.rollout.runner import ModelRunner
-from assay.rollout.sampling import Sampling, sample
+from assay.rollout.sampling import Sampling, draw_kernel, sample
 from assay.rollout.seeds import uniforms
 from assay.rollout.sequence import Sequence
 
 NETWORKS: Mapping[str, Callable[[Any, torch.dtype], Network]] = {
     "general": GeneralNetwork,
-    "fused": lambda model, dtype: FusedNetwork(model, dtype, packed=False),
-    "packed": FusedNetwork,
-    "packed, second thread": FusedNetwork,
+    "fused": lambda model, dtype: FusedNetwork(model, dtype, packed=False, compiled=False),
+    "packed": lambda model, dtype: FusedNetwork(model, dtype, compiled=False),
+    "kernels": FusedNetwork,
+    "kernels, second thread": FusedNetwork,
     "int8": lambda model, dtype: FusedNetwork(model.to(dtype), torch.int8),
 }
 """Ways to decode."""
@@ -57,9 +58,10 @@ def decode(runner: ModelRunner, work: Work, seed: int) -> int:
         for k in range(work.samples)
     ]
     logits = runner.prefill(rows, list(range(len(rows))))
+    kernel = draw_kernel(logits.dtype) if runner.network.compiled else None
     for step in range(work.tokens):
         numbers = torch.tensor([row.uniforms[step] for row in rows], dtype=torch.float64)
-        draw = sample(logits, numbers, [settings] * len(rows))
+        draw = sample(logits, numbers, [settings] * len(rows), kernel)
         for row, token, logprob in zip(rows, draw.tokens.tolist(), draw.full_logprobs.tolist(), strict=True):
             row.append(token, logprob, None, 0, frozenset())
         if step + 1 < work.tokens:

@@ -1,7 +1,7 @@
 """What single choices gain, each beside its alternative: the numbers behind the reasons in docs/benchmarks.md.
 
-Decoding (tokens/s): transformers' forward, fused products, those with weights arranged for MKL or oneDNN, the same from
-a second thread, and 8-bit products. The update (seconds): padded rows, layers compiled by torch, torch's own
+Decoding (tokens/s): transformers' forward, fused products, those with weights arranged for MKL or oneDNN, with all else
+compiled for the processor, the same from a second thread, and 8-bit products. The update (seconds): padded rows, layers compiled by torch, torch's own
 derivatives of norms, linear maps and feed-forward parts, many tokens at once, memory in pages of 2 MiB instead of 4
 KiB, memory kept for the next step instead of given back. And the price of narrow decoding: how far the engine's
 log-probs are from the trainer's.
@@ -46,7 +46,7 @@ def main() -> None:
         ways = {way: {HUGE_PAGES: "1" if way == "2 MiB pages" else "0"} for way in UPDATES}
         ways["memory kept"] |= harness.KEEP_MEMORY
         updated = turns(chosen, Path(folder), "update", ways, "s")
-    ratio = decoded["decode packed"].median / decoded["decode general"].median
+    ratio = decoded["decode kernels"].median / decoded["decode general"].median
     harness.finish("choices", ratio, decoded | updated, harness.settings(chosen), chosen.save, details=gaps)
 
 

@@ -90,6 +90,7 @@ class Native:
         model: Any = None,
         max_running: int | None = None,
         graphs: bool = True,
+        compiled: bool = True,
     ) -> None:
         recipe = ModelRecipe(path=work.place)
         floats = fast_precision(device.type) if work.precision == "int8" else work.precision
@@ -103,6 +104,7 @@ class Native:
             max_running=max_running or work.rows,
             stop=frozenset(),
             graphs=graphs,
+            compiled=compiled,
         )
 
     @property

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "assay"
 LAYERS = ["data", "rollout", "reward", "objective", "policy", "sync", "track", "loop", "view", "plan"]
-FOUNDATION = {"records", "errors", "registry", "recipe", "hardware", "http"}
+FOUNDATION = {"records", "errors", "registry", "recipe", "hardware", "http", "kernels"}
 ROOT_MODULES = {"cli", "explain", "doctor", "__init__", "__main__"}
 MODULES = sorted(ROOT.rglob("*.py"))
 
@@ -60,7 +60,7 @@ def test_a_folder_imports_only_what_stands_before_it(path):
 
 def test_every_folder_has_its_place():
     folders = {p.name for p in ROOT.iterdir() if p.is_dir() and (p / "__init__.py").exists()}
-    assert folders <= {*LAYERS, "recipe"}
+    assert folders <= {*LAYERS, "recipe", "kernels"}
     modules = {p.stem for p in ROOT.glob("*.py")}
     assert modules <= ROOT_MODULES | FOUNDATION
 

@@ -427,6 +427,8 @@ class RunRecipe(Section):
     """Bit-for-bit: float32, fixed threads, every batch's make-up a function of indices alone."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads for torch; absent: torch's own choice (deterministic: 1)."""
+    kernels: bool = True
+    """On a CPU, small loops compiled for it where there is a C compiler; ``false``: torch's own operations, slower."""
 
 
 class Recipe(Section):

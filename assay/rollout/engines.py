@@ -37,6 +37,7 @@ def native_engine(recipe: Recipe, model: Any, tokenizer: Any, folder: Path | Non
         snapshot=recipe.regime.max_staleness != 0,
         kv=recipe.regime.kv,
         graphs=recipe.rollout.graphs,
+        compiled=recipe.run.kernels,
     )
 
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import rms_norm
+from torch.nn.functional import rms_norm, silu
 
+from assay.kernels.build import Unavailable
+from assay.kernels.decode import DecodeKernels
 from assay.rollout.attention import attend
 from assay.rollout.masks import LayerMasks
 from assay.rollout.packed import Library, Packed, library_for
@@ -24,6 +27,8 @@ from assay.rollout.projection import Dense, Int8, Projection, Unfusable, check_l
 from assay.rollout.shared import KERNEL
 from assay.rollout.views import CacheView
 from assay.rollout.weights import GenerationWeights, causal_lm_of
+
+LOG = logging.getLogger("assay")
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"}
 MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
@@ -44,6 +49,10 @@ class Norm(Protocol):
         """The normalised x."""
         ...
 
+    def joined(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """x + y, which may overwrite x, and its normalisation."""
+        ...
+
     def refresh(self) -> None:
         """Take the source's present weight."""
         ...
@@ -56,15 +65,26 @@ class Norm(Protocol):
 class RmsNorm:
     """x / sqrt(mean(x^2) + eps) * (weight + offset); the offset is 1 in Gemma, else 0."""
 
-    def __init__(self, source: Any, eps: float, offset: float, dtype: torch.dtype) -> None:
-        self._source, self._eps, self._offset = source, eps, offset
+    def __init__(
+        self, source: Any, eps: float, offset: float, dtype: torch.dtype, kernels: DecodeKernels | None
+    ) -> None:
+        self._source, self._eps, self._offset, self._kernels = source, eps, offset, kernels
         self.weight = torch.empty_like(source.weight, dtype=dtype, requires_grad=False)
         self.refresh()
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Norm`: over as many of the last values as there are weights."""
+        if self._kernels:
+            return self._kernels.normalise(x.contiguous(), self.weight, self._eps)
         size = self.weight.shape
         return rms_norm(x.reshape(-1, *size), size, self.weight, self._eps).view(x.shape)
+
+    def joined(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Norm`."""
+        if self._kernels:
+            return x, self._kernels.normalise(x, self.weight, self._eps, added=y)
+        x = x + y
+        return x, self(x)
 
     def refresh(self) -> None:
         """See `Norm`: written in place."""
@@ -85,6 +105,11 @@ class OtherNorm:
         """See `Norm`."""
         return self._weights.module(x)
 
+    def joined(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Norm`."""
+        x = x + y
+        return x, self(x)
+
     def refresh(self) -> None:
         """See `Norm`."""
         self._weights.refresh()
@@ -94,7 +119,7 @@ class OtherNorm:
         return self._weights.tensors()
 
 
-def norm_of(source: Any, dtype: torch.dtype, snapshot: bool) -> Norm:
+def norm_of(source: Any, dtype: torch.dtype, snapshot: bool, kernels: DecodeKernels | None) -> Norm:
     """An `RmsNorm` where the model's module computes one (seen on a probe), else the module itself."""
     eps = getattr(source, "variance_epsilon", getattr(source, "eps", None))
     if isinstance(eps, float) and [name for name, _ in source.named_parameters()] == ["weight"]:
@@ -104,7 +129,7 @@ def norm_of(source: Any, dtype: torch.dtype, snapshot: bool) -> Norm:
         for offset in (0.0, 1.0):
             ours = rms_norm(probe, weight.shape, weight + offset, eps)
             if torch.allclose(theirs, ours, rtol=0.02, atol=1e-3):
-                return RmsNorm(source, eps, offset, dtype)
+                return RmsNorm(source, eps, offset, dtype, kernels)
     return OtherNorm(source, dtype, snapshot)
 
 
@@ -116,7 +141,8 @@ class Block:
     out: Projection
     gate_up: Projection
     down: Projection
-    activation: Callable[[Tensor], Tensor]
+    gate: Callable[[Tensor], Tensor]
+    """Gate and up side by side (..., 2 F) to activation(gate) * up (..., F)."""
     before: Norm | None
     """Ahead of attention."""
     after: Norm | None
@@ -133,30 +159,45 @@ class Block:
     """c of scores c * tanh(s / c)."""
     kind: str
     """Key of its mask and rotation where layers differ."""
+    kernels: DecodeKernels | None
+    """What attends where the view says ``rows``."""
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, view: CacheView, layer: int) -> Tensor:
-        """Hidden states (B, T, H) to hidden states. ``cos``, ``sin`` (B, T, 1, D), the latter signed for `_rotated`."""
+        """Hidden states (B, T, H) to hidden states. ``cos``, ``sin`` (B, T, 1, D), the latter signed for `_rotated`.
+
+        ``mask``: see `Network.forward`.
+        """
         y = self.qkv(x if self.before is None else self.before(x))
-        heads = y.view(*y.shape[:2], self.heads + 2 * self.kv_heads, -1)
+        heads = self._normed(y.view(*y.shape[:2], self.heads + 2 * self.kv_heads, -1))
+        if self.kernels and view.rows:
+            mixed = self.kernels.attend(heads, cos, sin, view.rows, layer, mask, self.scaling).view(*x.shape[:2], -1)
+        else:
+            mixed = self._attended(heads, cos, sin, mask, view, layer)
+        y = self.out(mixed)
+        y = y if self.after is None else self.after(y)
+        x, y = (x + y,) * 2 if self.before_mlp is None else self.before_mlp.joined(x, y)
+        y = self.down(self.gate(self.gate_up(y)))
+        return x + (y if self.after_mlp is None else self.after_mlp(y))
+
+    def _attended(self, heads: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, view: CacheView, layer: int) -> Tensor:
+        """Attention (B, T, H * D) of queries, keys and values (B, T, heads, D), by torch's operations."""
         turned, value = heads.split((self.heads + self.kv_heads, self.kv_heads), dim=2)
-        turned = self._rotated(turned, cos, sin)
-        query, key = turned.split((self.heads, self.kv_heads), dim=2)
+        query, key = self._rotated(turned, cos, sin).split((self.heads, self.kv_heads), dim=2)
         keys, values = view.update(key.transpose(1, 2), value.transpose(1, 2), layer)
         query = query.transpose(1, 2)
         if view.shared is None:
-            y = self.out(attend(query, keys, values, mask, self.scaling, self.softcap))
-        else:
-            y = self.out(view.shared.attend(query, keys, values, mask, layer, self.scaling))
-        x = x + (y if self.after is None else self.after(y))
-        gate, up = self.gate_up(x if self.before_mlp is None else self.before_mlp(x)).chunk(2, dim=-1)
-        y = self.down(self.activation(gate).mul_(up))
-        return x + (y if self.after_mlp is None else self.after_mlp(y))
+            return attend(query, keys, values, mask, self.scaling, self.softcap)
+        return view.shared.attend(query, keys, values, mask, layer, self.scaling)
+
+    def _normed(self, heads: Tensor) -> Tensor:
+        """Queries, keys and values, the first two normalised where the model does it."""
+        if not self.head_norms:
+            return heads
+        query, key, value = heads.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
+        return torch.cat([self.head_norms[0](query), self.head_norms[1](key), value], dim=2)
 
     def _rotated(self, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotary positions on queries and keys at once: x cos + (x_2, x_1) sin, halves swapped, sin negative first."""
-        if self.head_norms:
-            parts = heads.split((self.heads, self.kv_heads), dim=2)
-            heads = torch.cat([norm(part) for norm, part in zip(self.head_norms, parts, strict=True)], dim=2)
         return (heads * cos + heads.roll(heads.shape[-1] // 2, -1) * sin).to(heads.dtype)
 
     @property
@@ -182,6 +223,8 @@ class Maker:
     """Whose products with arranged matrices to use; ``None``: plain ones."""
     snapshot: bool
     """Copy even where the model's own tensor would serve."""
+    kernels: DecodeKernels | None
+    """Compiled for the processor; ``None``: torch's own operations."""
 
     def projection(self, *sources: nn.Module) -> Projection:
         """Linear maps side by side. Raises Unfusable."""
@@ -194,7 +237,19 @@ class Maker:
 
     def norm(self, source: nn.Module) -> Norm:
         """A normalisation."""
-        return norm_of(source, self.dtype, self.snapshot)
+        return norm_of(source, self.dtype, self.snapshot, self.kernels)
+
+    def gate(self, activation: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """See `Block.gate`: by a kernel where there is one and the activation is SiLU (seen on a probe)."""
+        probe = torch.linspace(-4, 4, 64)
+        if self.kernels and torch.allclose(activation(probe), silu(probe)):
+            return self.kernels.gate
+
+        def gated(gate_up: Tensor) -> Tensor:
+            gate, up = gate_up.chunk(2, dim=-1)
+            return activation(gate).mul_(up)
+
+        return gated
 
     def block(self, layer: Any, config: Any, kind: str) -> Block:
         """Read a layer. Raises Unfusable when it has parts beyond those that are known."""
@@ -213,7 +268,7 @@ class Maker:
             out=self.projection(attention.o_proj),
             gate_up=self.projection(mlp.gate_proj, mlp.up_proj),
             down=self.projection(mlp.down_proj),
-            activation=mlp.act_fn,
+            gate=self.gate(mlp.act_fn),
             before=before,
             after=after,
             before_mlp=before_mlp,
@@ -224,6 +279,7 @@ class Maker:
             scaling=float(attention.scaling),
             softcap=attention.attn_logit_softcapping if _caps(attention) else None,
             kind=kind,
+            kernels=self.kernels,
         )
 
     def head(self, causal_lm: Any, embedding: nn.Module) -> Projection:
@@ -239,11 +295,18 @@ class FusedNetwork:
     path = "fused products"
 
     def __init__(
-        self, model: nn.Module, dtype: torch.dtype | None = None, *, snapshot: bool = False, packed: bool = True
+        self,
+        model: nn.Module,
+        dtype: torch.dtype | None = None,
+        *,
+        snapshot: bool = False,
+        packed: bool = True,
+        compiled: bool = True,
     ) -> None:
         """``dtype`` int8: 8-bit matrices, everything else in the model's own precision. Raises Unfusable.
 
-        ``packed``: let matrices be arranged for the processor's products, where those work.
+        ``packed``: let matrices be arranged for the processor's products, where those work. ``compiled``: let what is
+        beside them be compiled for it (`assay.kernels`), where there is a compiler.
         """
         causal_lm = causal_lm_of(model)
         trunk = causal_lm.base_model
@@ -256,7 +319,8 @@ class FusedNetwork:
         self.masks = LayerMasks.of(config)
         kinds = getattr(config, "layer_types", None) or [next(iter(self.masks.sizes))] * len(trunk.layers)
         library = library_for(self.dtype) if packed and self.device.type == "cpu" else None
-        make = Maker(self.dtype, int8, library, snapshot)
+        self.kernels = kernels_for(self.dtype, config) if compiled and self.device.type == "cpu" else None
+        make = Maker(self.dtype, int8, library, snapshot, self.kernels)
         self._blocks = [make.block(layer, config, kind) for layer, kind in zip(trunk.layers, kinds, strict=True)]
         self._kinds = tuple(dict.fromkeys(kinds))
         self._rotary = copy.deepcopy(trunk.rotary_emb)
@@ -266,6 +330,8 @@ class FusedNetwork:
         self._head = make.head(causal_lm, self._embed.module)
         self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
         capped = any(block.softcap is not None for block in self._blocks)
+        self.compiled = self.kernels is not None and not capped
+        self.path = FusedNetwork.path + (", compiled kernels" if self.compiled else "")
         self.shares_prompts = self.device.type == "cpu" and KERNEL is not None and not capped
 
     def forward(self, ids: Tensor, positions: Tensor, mask: Tensor | dict[str, Tensor], view: CacheView) -> Tensor:
@@ -303,6 +369,17 @@ class FusedNetwork:
         cos, sin = self._rotary(x, positions, *([kind] if self._by_kind else []))
         half = sin.shape[-1] // 2
         return cos[:, :, None], torch.cat((-sin[..., :half], sin[..., half:]), -1)[:, :, None]
+
+
+def kernels_for(dtype: torch.dtype, config: Any) -> DecodeKernels | None:
+    """What is compiled for a model of this shape; ``None`` where nothing can be: the log says why."""
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    try:
+        return DecodeKernels(dtype, width, heads // config.num_key_value_heads)
+    except Unavailable as reason:
+        LOG.info("decoding without compiled kernels, which would be faster: %s", reason)
+        return None
 
 
 def _expect(module: nn.Module, known: set[str]) -> None:

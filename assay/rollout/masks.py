@@ -19,6 +19,11 @@ _RULES: Mapping[str, tuple[str, Rule | None]] = {
     "sliding_attention": ("sliding_window", lambda q, k, size: k > q - size),
     "chunked_attention": ("attention_chunk_size", lambda q, k, size: k // size == q // size),
 }
+_FIRST: Mapping[str, Callable[[Tensor, int], Tensor]] = {
+    "sliding_attention": lambda q, size: (q - size + 1).clamp(min=0),
+    "chunked_attention": lambda q, size: q // size * size,
+}
+"""The first key positions that those rules leave to query positions."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,14 @@ class LayerMasks:
         """In the place of masks, where attention knows without them: transformers then makes none either."""
         masks = {kind: torch.zeros(1, 1, 1, 1, dtype=dtype, device=device) for kind in self.sizes}
         return masks if len(masks) > 1 else next(iter(masks.values()))
+
+    def first(self, queries: Tensor) -> Tensor | dict[str, Tensor]:
+        """The first positions that queries at positions (A,) see, (A,); as `build`, one or one per type."""
+        seen = {
+            kind: _FIRST[kind](queries, size) if size else torch.zeros_like(queries)
+            for kind, size in self.sizes.items()
+        }
+        return seen if len(seen) > 1 else next(iter(seen.values()))
 
     def build(
         self, queries: Tensor, keys: Tensor, dtype: torch.dtype, within: Tensor | None = None

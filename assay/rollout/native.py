@@ -35,7 +35,7 @@ from torch import Tensor
 from assay.records import Rollout
 from assay.rollout.engine import Limits, Request, Stats, check_prompt, room_of
 from assay.rollout.outbox import unseen
-from assay.rollout.sampling import sample
+from assay.rollout.sampling import draw_kernel, sample
 from assay.rollout.scheduler import Scheduler
 from assay.rollout.seeds import uniforms
 from assay.rollout.segments import begun_tokens, decoder
@@ -78,6 +78,7 @@ class NativeEngine:
         heard: Heard | None = None,
         busy: Callable[[], None] | None = None,
         graphs: bool = True,
+        compiled: bool = True,
         version: int = 0,
     ) -> None:
         """Raises UserError for an architecture that the engine cannot serve.
@@ -88,10 +89,13 @@ class NativeEngine:
         precision. ``stop``: ids that end an answer, absent those of the model and its tokenizer. ``kv``: what becomes
         of running answers' keys and values at a publish. ``heard``: see `Heard`.
         ``busy``: called after each batch of a prefill. ``graphs``: record and replay decoding steps where the device
-        can (not in deterministic mode). ``version``: of the present weights.
+        can (not in deterministic mode). ``compiled``: compile what a decoding step does beside its matrix products for
+        the processor (`assay.kernels`), where there is a compiler. ``version``: of the present weights.
         """
-        self._runner = prepare(model, prefill_tokens, dtype, snapshot, graphs=graphs and not deterministic)
+        graphs = graphs and not deterministic
+        self._runner = prepare(model, prefill_tokens, dtype, snapshot, graphs=graphs, compiled=compiled)
         self._network = self._runner.network
+        self._draw = draw_kernel(self._network.dtype) if compiled and self._network.device.type == "cpu" else None
         causal_lm = causal_lm_of(model)
         self._decode = decoder(tokenizer)
         self._stop = stop_tokens(causal_lm, tokenizer) if stop is None else stop
@@ -278,7 +282,7 @@ class NativeEngine:
     def _take(self, rows: list[Sequence], logits: Tensor) -> None:
         """Sample one token for each row."""
         numbers = torch.tensor([s.uniforms[len(s.tokens)] for s in rows], dtype=torch.float64)
-        draw = sample(logits, numbers, [s.request.sampling for s in rows])
+        draw = sample(logits, numbers, [s.request.sampling for s in rows], self._draw)
         kept = draw.kept_logprobs.tolist() if draw.kept_logprobs is not None else [None] * len(rows)
         for row, token, full, cut in zip(rows, draw.tokens.tolist(), draw.full_logprobs.tolist(), kept, strict=True):
             row.append(token, full, cut if row.request.sampling.cuts else None, self._version, self._stop)

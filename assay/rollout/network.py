@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from assay.kernels.decode import CachedRows
 from assay.rollout import attention
 from assay.rollout.cache import SlotCache
 from assay.rollout.masks import LayerMasks
@@ -27,11 +28,14 @@ class Network(Protocol):
     """Whose forward it is, in words."""
     shares_prompts: bool
     """Can its decoding attend through `assay.rollout.shared`?"""
+    compiled: bool
+    """Does its decoding have kernels (`assay.kernels`) that read the cache by themselves?"""
 
     def forward(self, ids: Tensor, positions: Tensor, mask: Tensor | dict[str, Tensor], view: CacheView) -> Tensor:
         """Logits (B, V) after the last of the tokens ``ids`` (B, T) at ``positions`` (B, T).
 
-        ``mask``: additive, (B, 1, T, L), one or one for each kind of layer, over what ``view`` attends to.
+        ``mask``: additive, (B, 1, T, L), one or one for each kind of layer, over what ``view`` attends to. Where it has
+        ``rows`` for a kernel: in the place of a mask the first position that each row sees, (B,).
         """
         ...
 
@@ -63,11 +67,18 @@ def decode_step(
     return network.forward(ids, positions, network.masks.build(positions, keys, network.dtype, own), view)
 
 
+def compiled_step(network: Network, cache: SlotCache, ids: Tensor, rows: CachedRows) -> Tensor:
+    """The same with kernels, on a network that has them: ``ids`` (A, 1) at the positions that ``rows`` tells."""
+    view = DecodeView(cache, rows.positions, rows.longest, rows=rows)
+    return network.forward(ids, rows.positions[:, None], network.masks.first(rows.positions), view)
+
+
 class GeneralNetwork:
     """transformers' forward on the trainer's tensors, or on a copy in another precision (`GenerationWeights`)."""
 
     path = "transformers' own forward"
     shares_prompts = False
+    compiled = False
 
     def __init__(self, model: nn.Module, dtype: torch.dtype | None = None, *, snapshot: bool = False) -> None:
         self._weights = GenerationWeights(model, dtype, snapshot=snapshot)

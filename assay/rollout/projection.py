@@ -115,7 +115,7 @@ class Int8:
         out = sums.float().mul_(scale).mul_(self.scale)
         if self.bias is not None:
             out += self.bias
-        return out.view(*x.shape[:-1], -1)
+        return out.to(x.dtype).view(*x.shape[:-1], -1)
 
 
 def matrix(source: nn.Module) -> Tensor:

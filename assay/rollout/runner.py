@@ -13,9 +13,9 @@ from torch import Tensor
 from assay.rollout.cache import Prefix, SlotCache
 from assay.rollout.engine import Stats
 from assay.rollout.graphs import DecodeGraphs, Recorder
-from assay.rollout.network import Network, decode_step
+from assay.rollout.network import Network, compiled_step, decode_step
 from assay.rollout.sequence import Sequence
-from assay.rollout.shared import Prompts, SharedPrompts, share_prompts
+from assay.rollout.shared import Prompts, SharedPrompts, cached_rows, share_prompts
 from assay.rollout.stem import Stem, stem_length
 from assay.rollout.views import PrefillView
 
@@ -157,7 +157,7 @@ class ModelRunner:
         )
         if self.busy is not None:
             self.busy()
-        return logits[view.rows]
+        return logits[view.distinct]
 
     def restore(self, prefix: Prefix, sequences: list[Sequence], slots: list[int]) -> Tensor:
         """Fill the slots from a stored prompt instead; return its logits (S, V)."""
@@ -178,6 +178,9 @@ class ModelRunner:
         ids, positions = [s.last for s in running], [s.length - 1 for s in running]
         if self.graphs:
             logits, read = self.graphs.decode(ids, positions, width), math.prod(self.graphs.shape(len(ids), width))
+        elif self.network.compiled:
+            rows, read = cached_rows(running, self.cache), sum(s.length for s in running)
+            logits = compiled_step(self.network, self.cache, torch.tensor(ids)[:, None], rows)
         else:
             logits, read = self._decode(ids, positions, width, self._shared(running, width))
         for sequence in running:

@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from assay.errors import AssayError, UserError
+from assay.kernels.build import Unavailable
+from assay.kernels.draw import DrawKernel
 
 BLOCK = 128
 
@@ -67,26 +69,59 @@ class Draw(NamedTuple):
     """(B,) float32: the same renormalised over the kept set; ``None`` when no row cuts."""
 
 
-def sample(logits: Tensor, uniforms: Tensor, sampling: collections.abc.Sequence[Sampling]) -> Draw:
+def sample(
+    logits: Tensor,
+    uniforms: Tensor,
+    sampling: collections.abc.Sequence[Sampling],
+    kernel: DrawKernel | None = None,
+) -> Draw:
     """Draw one token per row.
 
     ``logits`` (B, V) of any float dtype, ``uniforms`` (B,) float64 in [0, 1), ``sampling`` one per row. A
-    token of probability zero is never returned. Raises AssayError when a row's logits hold NaN or +inf.
+    token of probability zero is never returned. ``kernel``: draws from what is not cut, for logits on the CPU. Raises
+    AssayError when a row's logits hold NaN or +inf.
     """
+    drawn = _draw(logits, uniforms, sampling) if kernel is None else _compiled(kernel, logits, uniforms, sampling)
+    cutting = [row for row, s in enumerate(sampling) if s.cuts]
+    if not cutting:
+        return drawn
+    of_cut = [sampling[row] for row in cutting]
+    mass = _softmax(logits[cutting], of_cut)
+    kept = drawn.full_logprobs.clone()
+    found, totals = _invert(_cut(mass, of_cut), uniforms[cutting])
+    chosen = mass.gather(-1, found.to(mass.device)[:, None])[:, 0].cpu().double().log()
+    drawn.tokens[cutting] = found
+    drawn.full_logprobs[cutting] = (chosen - mass.sum(-1).cpu().double().log()).float()
+    kept[cutting] = (chosen - totals.log()).float()
+    return drawn._replace(kept_logprobs=kept)
+
+
+def draw_kernel(dtype: torch.dtype) -> DrawKernel | None:
+    """What draws from logits of a precision on the CPU; ``None`` where nothing can be compiled."""
+    try:
+        return DrawKernel(dtype, BLOCK)
+    except Unavailable:
+        return None
+
+
+def _compiled(
+    kernel: DrawKernel, logits: Tensor, uniforms: Tensor, sampling: collections.abc.Sequence[Sampling]
+) -> Draw:
+    greedy = torch.tensor([s.greedy for s in sampling])
+    temperatures = torch.tensor([s.temperature for s in sampling], dtype=torch.float64)
+    tokens, logprobs, totals = kernel(logits, temperatures, torch.where(greedy, -1.0, uniforms))
+    _check(totals)
+    return Draw(tokens, logprobs, None)
+
+
+def _draw(logits: Tensor, uniforms: Tensor, sampling: collections.abc.Sequence[Sampling]) -> Draw:
     probabilities = _softmax(logits, sampling)
     tokens, totals = _invert(probabilities, uniforms)
     greedy = [row for row, s in enumerate(sampling) if s.greedy]
     if greedy:
         tokens[greedy] = logits[greedy].argmax(-1).cpu()
-    cutting = [row for row, s in enumerate(sampling) if s.cuts]
-    kept_totals = totals
-    if cutting:
-        kept = _cut(probabilities[cutting], [sampling[row] for row in cutting])
-        kept_totals = totals.clone()
-        tokens[cutting], kept_totals[cutting] = _invert(kept, uniforms[cutting])
     chosen = probabilities.gather(-1, tokens.to(logits.device)[:, None])[:, 0].cpu().double().log()
-    full = (chosen - totals.log()).float()
-    return Draw(tokens, full, (chosen - kept_totals.log()).float() if cutting else None)
+    return Draw(tokens, (chosen - totals.log()).float(), None)
 
 
 def _softmax(logits: Tensor, sampling: collections.abc.Sequence[Sampling]) -> Tensor:
@@ -102,12 +137,7 @@ def _invert(mass: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     blocks = mass.view(len(mass), -1, BLOCK)
     cumulative = blocks.sum(-1).cpu().double().cumsum(-1)
     totals = cumulative[:, -1]
-    broken = (~torch.isfinite(totals)).nonzero().flatten().tolist()
-    if broken:
-        raise AssayError(
-            f"the model's logits are NaN or infinite in {len(broken)} of {len(mass)} rows "
-            f"(first: row {broken[0]}): its weights have diverged, or the precision is too narrow"
-        )
+    _check(totals)
     target = (uniforms.to("cpu", torch.float64) * totals)[:, None]
     block = _first_above(cumulative, target)
     before = cumulative.gather(1, (block - 1).clamp(min=0)) * (block > 0)
@@ -115,6 +145,15 @@ def _invert(mass: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     inside = blocks[rows, block[:, 0].to(mass.device)].cpu().double().cumsum(-1)
     place = _first_above(inside, target - before)
     return (block * BLOCK + place)[:, 0], totals
+
+
+def _check(totals: Tensor) -> None:
+    broken = (~torch.isfinite(totals)).nonzero().flatten().tolist()
+    if broken:
+        raise AssayError(
+            f"the model's logits are NaN or infinite in {len(broken)} of {len(totals)} rows "
+            f"(first: row {broken[0]}): its weights have diverged, or the precision is too narrow"
+        )
 
 
 def _first_above(cumulative: Tensor, target: Tensor) -> Tensor:

@@ -47,11 +47,18 @@ REFUSALS = (TypeError, ValueError, AttributeError, IndexError, KeyError, Runtime
 
 @torch.no_grad()
 def prepare(
-    model: nn.Module, prefill_tokens: int, dtype: torch.dtype | None, snapshot: bool, *, graphs: bool = True
+    model: nn.Module,
+    prefill_tokens: int,
+    dtype: torch.dtype | None,
+    snapshot: bool,
+    *,
+    graphs: bool = True,
+    compiled: bool = True,
 ) -> ModelRunner:
     """Return a runner seen to agree with ``model``: fused where that agrees too, else general.
 
-    Decoding steps are recorded (``graphs``) where the device can, and the replayed ones agree as well.
+    Decoding steps are recorded (``graphs``) where the device can, and compiled (``compiled``) where there is a
+    compiler, if what is replayed, and what is compiled, agrees as well.
 
     Two prompts of unequal length are prefilled together and decoded a few tokens, each as two answers that share it;
     windows of up to 64 positions are crossed. Raises UserError naming the architecture when the general path's numbers
@@ -62,14 +69,11 @@ def prepare(
     if dtype == torch.int8 and plain.device.type != "cpu":
         raise UserError(f"rollout.dtype: int8 is for the CPU, and the model is on {plain.device}: use bfloat16")
     try:
-        network = FusedNetwork(model, dtype, snapshot=snapshot)
-        difference = _difference(ModelRunner(network, prefill_tokens), plain)
-        if difference <= TOLERANCE[dtype or network.dtype]:
-            records = recorder(network.device) if graphs else None
-            if records and not _replays(ModelRunner(network, prefill_tokens, records), plain):
-                records = None
-            return ModelRunner(network, prefill_tokens, records)
-        why = f"its fused logits differ from the model's own by {difference:.3g} (relative norm)"
+        network = _fused(model, plain, prefill_tokens, dtype, snapshot, compiled)
+        records = recorder(network.device) if graphs else None
+        if records and not _replays(ModelRunner(network, prefill_tokens, records), plain):
+            records = None
+        return ModelRunner(network, prefill_tokens, records)
     except (Unfusable, *REFUSALS) as error:
         why = _reason(error)
     if dtype == torch.int8:
@@ -88,6 +92,25 @@ def prepare(
             f"by {difference:.3g} (relative norm); use another engine or architecture"
         )
     return ModelRunner(network, prefill_tokens)
+
+
+def _fused(
+    model: nn.Module, plain: Any, prefill_tokens: int, dtype: torch.dtype | None, snapshot: bool, compiled: bool
+) -> FusedNetwork:
+    """A fused network that gives the model's numbers. Raises Unfusable where there is none.
+
+    Where only one without compiled kernels does, a warning says so.
+    """
+    network = FusedNetwork(model, dtype, snapshot=snapshot, compiled=compiled)
+    difference = _difference(ModelRunner(network, prefill_tokens), plain)
+    if difference <= TOLERANCE[dtype or network.dtype]:
+        return network
+    why = f"its fused logits differ from the model's own by {difference:.3g} (relative norm)"
+    if network.kernels is None:
+        raise Unfusable(why)
+    network = _fused(model, plain, prefill_tokens, dtype, snapshot, compiled=False)
+    LOG.warning("decoding does not use compiled kernels, which would be faster: %s", why)
+    return network
 
 
 def _replays(runner: ModelRunner, plain: Any) -> bool:

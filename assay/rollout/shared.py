@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from assay.kernels.decode import CachedRows
 from assay.rollout.cache import SlotCache
 from assay.rollout.sequence import Asked, Sequence
 
@@ -122,3 +123,18 @@ def share_prompts(
         mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, torch.finfo(dtype).min)[:, None, None]
     lengths = torch.tensor([len(s.request.prompt.token_ids) for s in running])
     return SharedPrompts(known, flat, places, lengths, min(sizes), mask)
+
+
+def cached_rows(running: Rows[Sequence], cache: SlotCache) -> CachedRows:
+    """What kernels are to read for the rows (row i in slot i): each prompt where the first of its rows has it."""
+    first: dict[Asked, int] = {}
+    source = [first.setdefault(sequence.asked, slot) for slot, sequence in enumerate(running)]
+    return CachedRows(
+        keys=cache.keys,
+        values=cache.values,
+        order=torch.tensor(sorted(range(len(running)), key=source.__getitem__)),
+        positions=torch.tensor([s.length - 1 for s in running]),
+        source=torch.tensor(source),
+        shared=torch.tensor([len(s.request.prompt.token_ids) for s in running]),
+        longest=max(s.length for s in running),
+    )

@@ -37,6 +37,7 @@ class Stem:
         return key, value
 
     shared = None
+    rows = None
     """It attends to what it is given."""
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

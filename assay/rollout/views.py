@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from assay.kernels.decode import CachedRows
 from assay.rollout.cache import SlotCache
 from assay.rollout.shared import SharedPrompts
 from assay.rollout.stem import Stem
@@ -32,6 +33,11 @@ class CacheView(Protocol):
         """What attends to the prompts that rows share, where ``update`` leaves them out."""
         ...
 
+    @property
+    def rows(self) -> CachedRows | None:
+        """What a kernel is to read and write in the cache, in the place of ``update`` and all attention."""
+        ...
+
 
 class PrefillView:
     """Stores left-padded prompts (P, H, T, D): row ``rows[i]``, less its padding, goes to ``slots[i]``.
@@ -45,7 +51,7 @@ class PrefillView:
         self.cache = cache
         cache.filled += 1
         self.slots = slots
-        self.rows = rows
+        self.distinct = rows
         self.stem = stem
         self.start = stem.length if stem else 0
         # Where padding was, the last position is repeated behind the prompt's end: finite, and masked.
@@ -55,7 +61,7 @@ class PrefillView:
         """Store one layer's keys and values (P, H, T, D) and return them to attend to, behind those of the stem."""
         keys, values = self.cache.layer(layer_idx, key, value)
         for memory, new in ((keys, key), (values, value)):
-            shifted = new.transpose(1, 2)[self.rows[:, None], self.places].transpose(1, 2)
+            shifted = new.transpose(1, 2)[self.distinct[:, None], self.places].transpose(1, 2)
             memory[self.slots, :, self.start : self.start + new.shape[2]] = shifted
         if self.stem is None:
             return key, value
@@ -65,6 +71,7 @@ class PrefillView:
         return torch.cat([first, key], 2), torch.cat([second, value], 2)
 
     shared = None
+    rows = None
     """A prefill attends to what it is given."""
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -75,23 +82,31 @@ class PrefillView:
 class DecodeView:
     """Stores one new position per running slot and shows the positions from ``start`` to ``width`` of all of them.
 
-    ``shared``: attends to what lies before ``start``, the prompts that rows share.
+    ``shared``: attends to what lies before ``start``, the prompts that rows share. ``rows``: see `CacheView`.
     """
 
-    def __init__(self, cache: SlotCache, positions: Tensor, width: int, shared: SharedPrompts | None = None) -> None:
+    def __init__(
+        self,
+        cache: SlotCache,
+        positions: Tensor,
+        width: int,
+        shared: SharedPrompts | None = None,
+        rows: CachedRows | None = None,
+    ) -> None:
         self.cache = cache
         self.positions = positions
-        self.rows = torch.arange(len(positions), device=positions.device)
+        self._slots = torch.arange(len(positions), device=positions.device)
         self.width = width
         self.shared = shared
+        self.rows = rows
         self.start = 0 if shared is None else shared.shortest
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write (A, H, 1, D) at each row's position; return (A, H, width - start, D) views of the memory."""
         keys, values = self.cache.layer(layer_idx, key, value)
-        keys[self.rows, :, self.positions] = key[:, :, 0]
-        values[self.rows, :, self.positions] = value[:, :, 0]
-        n = len(self.rows)
+        keys[self._slots, :, self.positions] = key[:, :, 0]
+        values[self._slots, :, self.positions] = value[:, :, 0]
+        n = len(self._slots)
         return keys[:n, :, self.start : self.width], values[:n, :, self.start : self.width]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

@@ -75,7 +75,7 @@ def test_common_families_are_fused_and_others_served_by_the_general_path(family)
 
 
 def test_an_engine_says_whose_forward_it_uses():
-    assert NativeEngine(tiny_model("qwen3"), TOKENIZER).path == "native, fused products"
+    assert NativeEngine(tiny_model("qwen3"), TOKENIZER).path == "native, fused products, compiled kernels"
     assert NativeEngine(tiny_model("gpt2"), TOKENIZER).path == "native, transformers' own forward"
 
 

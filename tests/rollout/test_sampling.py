@@ -7,12 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.errors import AssayError, UserError
-from assay.rollout.sampling import Sampling, sample
+from assay.kernels.draw import DrawKernel
+from assay.rollout.sampling import Sampling, draw_kernel, sample
+
+KERNELS = pytest.mark.parametrize("kernel", [None, draw_kernel(torch.float32)], ids=["torch", "kernel"])
 
 
-def draws(logits: torch.Tensor, sampling: Sampling, n: int) -> torch.Tensor:
+def draws(logits: torch.Tensor, sampling: Sampling, n: int, kernel: DrawKernel | None) -> torch.Tensor:
     uniforms = torch.from_numpy(np.random.Generator(np.random.Philox(3)).random(n))
-    return sample(logits.expand(n, -1), uniforms, [sampling] * n).tokens
+    return sample(logits.expand(n, -1), uniforms, [sampling] * n, kernel).tokens
 
 
 def kept_by_definition(logits: torch.Tensor, s: Sampling) -> list[float]:
@@ -33,6 +36,7 @@ def kept_by_definition(logits: torch.Tensor, s: Sampling) -> list[float]:
     return [p[i] / total if i in kept else 0.0 for i in range(len(p))]
 
 
+@KERNELS
 @pytest.mark.parametrize(
     "settings_",
     [
@@ -45,11 +49,11 @@ def kept_by_definition(logits: torch.Tensor, s: Sampling) -> list[float]:
     ],
     ids=["plain", "temperature", "top_k", "top_p", "min_p", "all"],
 )
-def test_frequencies_are_those_of_the_defined_distribution(settings_):
+def test_frequencies_are_those_of_the_defined_distribution(settings_, kernel):
     logits = torch.randn(1, 40, generator=torch.Generator().manual_seed(1)) * 1.5
     expected = np.array(kept_by_definition(logits[0], settings_))
     n = 20_000
-    counts = np.bincount(draws(logits, settings_, n).numpy(), minlength=40)
+    counts = np.bincount(draws(logits, settings_, n, kernel).numpy(), minlength=40)
     assert counts[expected == 0].sum() == 0
     live = expected > 0
     chi2 = float((((counts - n * expected) ** 2)[live] / (n * expected[live])).sum())
@@ -57,19 +61,21 @@ def test_frequencies_are_those_of_the_defined_distribution(settings_):
     assert chi2 < freedom + 4 * math.sqrt(2 * freedom)
 
 
-def test_a_large_vocabulary_is_drawn_across_blocks():
+@KERNELS
+def test_a_large_vocabulary_is_drawn_across_blocks(kernel):
     logits = torch.full((1, 49_153), -20.0)
     hot = [0, 255, 256, 511, 30_000, 49_151, 49_152]
     logits[0, hot] = 5.0
-    counts = torch.bincount(draws(logits, Sampling(), 700), minlength=49_153)
+    counts = torch.bincount(draws(logits, Sampling(), 700, kernel), minlength=49_153)
     assert counts[hot].sum() == 700
     assert (counts[hot] - 100).abs().max() < 42
 
 
-def test_the_uniform_number_is_the_cumulative_probability():
+@KERNELS
+def test_the_uniform_number_is_the_cumulative_probability(kernel):
     probabilities = torch.tensor([0.25, 0.0, 0.5, 0.25])
     uniforms = torch.tensor([0.0, 0.2499, 0.2501, 0.7499, 0.7501, 1 - 2**-53], dtype=torch.float64)
-    drawn = sample(probabilities.log().expand(6, -1), uniforms, [Sampling()] * 6)
+    drawn = sample(probabilities.log().expand(6, -1), uniforms, [Sampling()] * 6, kernel)
     assert drawn.tokens.tolist() == [0, 0, 2, 2, 3, 3]
     assert drawn.kept_logprobs is None
     assert drawn.full_logprobs.tolist() == pytest.approx([math.log(p) for p in (0.25, 0.25, 0.5, 0.5, 0.25, 0.25)])

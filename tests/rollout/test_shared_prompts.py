@@ -57,8 +57,14 @@ class Walk:
         self.rows.pop()
 
 
-def both(model: nn.Module) -> tuple[Walk, Walk]:
-    return Walk(FusedNetwork(model), rows_of()), Walk(GeneralNetwork(model), rows_of())
+def both(model: nn.Module, compiled: bool) -> tuple[Walk, Walk]:
+    return Walk(FusedNetwork(model, compiled=compiled), rows_of()), Walk(GeneralNetwork(model), rows_of())
+
+
+def assert_shared(walk: Walk, compiled: bool) -> None:
+    """The shared path must be what is tested."""
+    assert walk.runner.network.compiled == compiled
+    assert (walk.runner._prompts is None) == compiled
 
 
 def assert_agreement(one: Walk, other: Walk) -> None:
@@ -66,10 +72,11 @@ def assert_agreement(one: Walk, other: Walk) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "olmo2"])
-def test_rows_that_come_and_go(family: str) -> None:
+def test_rows_that_come_and_go(family: str, compiled: bool) -> None:
     """Rows leave from the middle, then a whole group does: the slots of the others change under them."""
-    walks = both(tiny_model(family, sharpness=3.0, num_key_value_heads=2, num_attention_heads=4))
+    walks = both(tiny_model(family, sharpness=3.0, num_key_value_heads=2, num_attention_heads=4), compiled)
     for walk in walks:
         walk.go(4)
         for slot in (0, 2, 5, 11):
@@ -81,12 +88,13 @@ def test_rows_that_come_and_go(family: str) -> None:
     assert_agreement(*walks)
     shared, apart = walks[0].runner.stats, walks[1].runner.stats
     assert shared.attended - shared.attended_padding == apart.attended - apart.attended_padding
-    assert walks[0].runner._prompts is not None, "the shared path must be what is tested"
+    assert_shared(walks[0], compiled)
 
 
-def test_a_publish_reads_the_prompts_anew() -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_publish_reads_the_prompts_anew(compiled: bool) -> None:
     model = tiny_model(sharpness=3.0)
-    walks = both(model)
+    walks = both(model, compiled)
     for walk in walks:
         walk.go(3)
     with torch.no_grad():
@@ -97,16 +105,16 @@ def test_a_publish_reads_the_prompts_anew() -> None:
         walk.logits.append(walk.fill())
         walk.go(3)
     assert_agreement(*walks)
-    assert walks[0].runner._prompts is not None, "the shared path must be what is tested"
+    assert_shared(walks[0], compiled)
     moved = (walks[0].logits[4] - walks[0].logits[0]).abs().max()
     assert moved > 0.01, "the weights must have changed what is said"
 
 
 def test_few_siblings_or_a_window_keep_each_row_to_itself() -> None:
-    alone = Walk(FusedNetwork(tiny_model()), rows_of((1, 1, 1, 2)))
+    alone = Walk(FusedNetwork(tiny_model(), compiled=False), rows_of((1, 1, 1, 2)))
     alone.go(2)
     assert alone.runner._prompts is None
-    windowed = Walk(FusedNetwork(tiny_model("gemma3")), rows_of())
+    windowed = Walk(FusedNetwork(tiny_model("gemma3"), compiled=False), rows_of())
     windowed.go(30)
     assert windowed.runner._prompts is None
 
@@ -115,7 +123,7 @@ def test_a_request_of_the_same_content_is_another_group() -> None:
     """Two equal requests are two groups, and one that takes a finished one's place is read anew."""
     rows = rows_of((2, 2))
     twin = replace(rows[0].request)
-    walk = Walk(FusedNetwork(tiny_model()), rows)
+    walk = Walk(FusedNetwork(tiny_model(), compiled=False), rows)
     walk.go(1)
     before = walk.runner._prompts
     walk.go(1)
@@ -126,3 +134,14 @@ def test_a_request_of_the_same_content_is_another_group() -> None:
     walk.logits.append(walk.fill())
     walk.go(1)
     assert walk.runner._prompts is not before
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma3"])
+def test_kernels_see_no_further_than_a_window(family: str) -> None:
+    walks = both(tiny_model(family, sharpness=3.0), True)
+    for walk in walks:
+        walk.go(12)
+        walk.leave(3)
+        walk.go(3)
+    assert_agreement(*walks)
+    assert walks[0].runner.network.compiled

@@ -116,6 +116,7 @@ class Server:
             snapshot=not self._own,
             kv=settings.kv,
             graphs=settings.graphs,
+            compiled=settings.compiled,
             heard=self._tell,
             busy=partial(line.send, Busy()),
             version=setup.version,

@@ -75,6 +75,7 @@ def native_processes(recipe: Recipe, model: Any, tokenizer: Any) -> Engine:
         deterministic=recipe.run.deterministic,
         kv=recipe.regime.kv,
         graphs=recipe.rollout.graphs,
+        compiled=recipe.run.kernels,
     )
     try:
         board = Board(model)

@@ -25,6 +25,7 @@ class Settings:
     deterministic: bool = False
     kv: Literal["recompute", "keep"] = "recompute"
     graphs: bool = True
+    compiled: bool = True
 
 
 @dataclass(frozen=True)

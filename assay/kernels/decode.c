@@ -1,0 +1,193 @@
+/* What a decoding step does beside its matrix products. WIDTH: numbers of a head; GROUP: query heads of a KV head. */
+
+#include <omp.h>
+
+#include "numbers.h"
+
+#define PARTS (WIDTH / 16)
+#define LINE (64 / sizeof(number))
+
+/* Ask for n positions of a head ahead of their use: short stretches far apart, which the processor does not foresee. It
+   does foresee how a long one goes on. */
+static inline void fetch(const number *from, int64_t n)
+{
+    int64_t end = (n < 256 ? n : 256) * WIDTH;
+    for (int64_t i = 0; i < end; i += LINE) __builtin_prefetch(from + i);
+}
+
+/* Rotary positions: x cos + (x_2, x_1) sin, halves swapped; the sine's first half is negative. */
+static inline void rotate(const number *restrict x, const number *restrict cosine, const number *restrict sine,
+                          number *restrict turned)
+{
+    for (int d = 0; d < WIDTH / 2; d++)
+        turned[d] = narrow(wide(x[d]) * wide(cosine[d]) + wide(x[d + WIDTH / 2]) * wide(sine[d]));
+    for (int d = WIDTH / 2; d < WIDTH; d++)
+        turned[d] = narrow(wide(x[d]) * wide(cosine[d]) + wide(x[d - WIDTH / 2]) * wide(sine[d]));
+}
+
+/* Sixteen vectors to the vector of their sums. At each stage lanes with bit `half` come from the later vector. */
+static inline lanes sums(lanes vectors[16])
+{
+#define EACH(take) {take(0), take(1), take(2), take(3), take(4), take(5), take(6), take(7), take(8), take(9), take(10), \
+                    take(11), take(12), take(13), take(14), take(15)}
+#define STAGE(half)                                                                                            \
+    {                                                                                                          \
+        const words kept = EACH(KEPT_##half), crossed = EACH(CROSSED_##half);                                  \
+        for (int i = 0; i < half; i++)                                                                         \
+            vectors[i] = __builtin_shuffle(vectors[i], vectors[i + half], kept)                                \
+                         + __builtin_shuffle(vectors[i], vectors[i + half], crossed);                          \
+    }
+#define KEPT(lane, half) ((lane) + ((lane) & (half) ? 16 : 0))
+#define CROSSED(lane, half) (((lane) ^ (half)) + ((lane) & (half) ? 16 : 0))
+#define KEPT_8(lane) KEPT(lane, 8)
+#define KEPT_4(lane) KEPT(lane, 4)
+#define KEPT_2(lane) KEPT(lane, 2)
+#define KEPT_1(lane) KEPT(lane, 1)
+#define CROSSED_8(lane) CROSSED(lane, 8)
+#define CROSSED_4(lane) CROSSED(lane, 4)
+#define CROSSED_2(lane) CROSSED(lane, 2)
+#define CROSSED_1(lane) CROSSED(lane, 1)
+    STAGE(8)
+    STAGE(4)
+    STAGE(2)
+    STAGE(1)
+    return vectors[0];
+}
+
+/* Of each query with n keys; scores of a query are `stride` apart from those of the next. Writes up to 15 too many. */
+static inline void score(const lanes query[GROUP][PARTS], const number *keys, int64_t n, float *scores, int64_t stride)
+{
+    for (int64_t begin = 0; begin < n; begin += 16) {
+        lanes products[GROUP][16];
+        for (int t = 0; t < 16; t++) {
+            const number *from = keys + (begin + t < n ? begin + t : n - 1) * WIDTH;
+            lanes key[PARTS];
+            for (int i = 0; i < PARTS; i++) key[i] = load(from + 16 * i);
+            for (int g = 0; g < GROUP; g++) {
+                products[g][t] = query[g][0] * key[0];
+                for (int i = 1; i < PARTS; i++) products[g][t] += query[g][i] * key[i];
+            }
+        }
+        for (int g = 0; g < GROUP; g++) {
+            lanes found = sums(products[g]);
+            memcpy(scores + g * stride + begin, &found, sizeof found);
+        }
+    }
+}
+
+/* Add n values, weighted for each query. */
+static inline void mix(lanes mixed[GROUP][PARTS], const number *values, int64_t n, const float *weights, int64_t stride)
+{
+    for (int64_t t = 0; t < n; t++)
+        for (int i = 0; i < PARTS; i++) {
+            lanes value = load(values + t * WIDTH + 16 * i);
+            for (int g = 0; g < GROUP; g++) mixed[g][i] += weights[g * stride + t] * value;
+        }
+}
+
+/* Scores to e^(score - largest), in place; returns their sum. Up to 15 more are written. */
+static inline float soften(float *scores, int64_t n)
+{
+    float top = -INFINITY, sum = 0;
+    for (int64_t t = n; t % 16; t++) scores[t] = -INFINITY;
+    for (int64_t begin = 0; begin < n; begin += 16)
+#pragma omp simd reduction(max : top)
+        for (int t = 0; t < 16; t++) top = scores[begin + t] > top ? scores[begin + t] : top;
+    for (int64_t begin = 0; begin < n; begin += 16)
+#pragma omp simd reduction(+ : sum)
+        for (int t = 0; t < 16; t++) {
+            scores[begin + t] = exponential(scores[begin + t] - top);
+            sum += scores[begin + t];
+        }
+    return sum;
+}
+
+/* Rotate, store and attend, for n rows of one new position each.
+
+   qkv (n, (GROUP + 2) kv_heads, WIDTH): queries, keys, values. cosine, sine (n, WIDTH). keys, values (slots, kv_heads,
+   capacity, WIDTH): the cache; row r has slot r. A row at `positions` sees positions from `first` to its own; those
+   below `shared` it reads from the slot `source`, whose are the same. Rows of one source follow each other in `order`,
+   so that what they share is read from memory once. scratch: threads x GROUP x stride, which is 15 more than the longest row or above. mixed (n, GROUP kv_heads,
+   WIDTH). */
+void attend(const number *restrict qkv, const number *restrict cosine, const number *restrict sine,
+            number *restrict keys, number *restrict values, const int64_t *restrict order,
+            const int64_t *restrict positions, const int64_t *restrict first, const int64_t *restrict source,
+            const int64_t *restrict shared, float *restrict scratch, number *restrict mixed, int64_t n,
+            int64_t kv_heads, int64_t capacity, int64_t stride, float scaling)
+{
+    int64_t heads = GROUP * kv_heads, units = n * kv_heads, slot = kv_heads * capacity * WIDTH;
+#pragma omp parallel
+    {
+        float *scores = scratch + omp_get_thread_num() * GROUP * stride;
+#pragma omp for schedule(static)
+        for (int64_t unit = 0; unit < units; unit++) {
+            int64_t row = order[unit % n], head = unit / n, place = head * capacity * WIDTH;
+            const number *mine = qkv + row * (heads + 2 * kv_heads) * WIDTH;
+            const number *cos = cosine + row * WIDTH, *sin = sine + row * WIDTH;
+            number *own_keys = keys + row * slot + place, *own_values = values + row * slot + place;
+            const number *their_keys = keys + source[row] * slot + place;
+            const number *their_values = values + source[row] * slot + place;
+            int64_t position = positions[row], start = first[row], length = position + 1 - start;
+            int64_t theirs = shared[row] > start ? shared[row] - start : 0, own = start + theirs;
+
+            fetch(own_values + own * WIDTH, position - own);
+            if (unit % n == 0 || source[order[unit % n - 1]] != source[row]) fetch(their_values + start * WIDTH, theirs);
+            lanes query[GROUP][PARTS];
+            for (int g = 0; g < GROUP; g++) {
+                number turned[WIDTH];
+                rotate(mine + (head * GROUP + g) * WIDTH, cos, sin, turned);
+                for (int i = 0; i < PARTS; i++) query[g][i] = load(turned + 16 * i) * scaling;
+            }
+            rotate(mine + (heads + head) * WIDTH, cos, sin, own_keys + position * WIDTH);
+            memcpy(own_values + position * WIDTH, mine + (heads + kv_heads + head) * WIDTH, WIDTH * sizeof(number));
+
+            score(query, their_keys + start * WIDTH, theirs, scores, stride);
+            score(query, own_keys + own * WIDTH, length - theirs, scores + theirs, stride);
+            if (unit + 1 < units) {
+                int64_t next = order[(unit + 1) % n], from = shared[next] > first[next] ? shared[next] : first[next];
+                const number *there = keys + (unit + 1) / n * capacity * WIDTH;
+                fetch(there + next * slot + from * WIDTH, positions[next] - from);
+                if (source[next] != source[row])
+                    fetch(there + source[next] * slot + first[next] * WIDTH, shared[next] - first[next]);
+            }
+            float total[GROUP];
+            lanes sum[GROUP][PARTS] = {{{0}}};
+            for (int g = 0; g < GROUP; g++) total[g] = soften(scores + g * stride, length);
+            mix(sum, their_values + start * WIDTH, theirs, scores, stride);
+            mix(sum, own_values + own * WIDTH, length - theirs, scores + theirs, stride);
+            for (int g = 0; g < GROUP; g++)
+                for (int i = 0; i < PARTS; i++)
+                    store(mixed + (row * heads + head * GROUP + g) * WIDTH + 16 * i, sum[g][i] / total[g]);
+        }
+    }
+}
+
+/* x + y, and its normalisation x / sqrt(mean(x^2) + eps) * weight, for rows of `size`; without y (NULL) that of x. */
+void normalise(number *restrict x, const number *restrict y, const number *restrict weight, number *restrict normal,
+               int64_t rows, int64_t size, float eps)
+{
+#pragma omp parallel for schedule(static) if (rows * size > 8192)
+    for (int64_t row = 0; row < rows; row++) {
+        number *restrict here = x + row * size;
+        float squares = 0;
+        if (y)
+            for (int64_t i = 0; i < size; i++) here[i] = narrow(wide(here[i]) + wide(y[row * size + i]));
+#pragma omp simd reduction(+ : squares)
+        for (int64_t i = 0; i < size; i++) squares += wide(here[i]) * wide(here[i]);
+        float scale = 1.0f / sqrtf(squares / size + eps);
+        for (int64_t i = 0; i < size; i++) normal[row * size + i] = narrow(wide(here[i]) * scale * wide(weight[i]));
+    }
+}
+
+/* silu(gate) * up = gate / (1 + e^-gate) * up, for rows of gate and up side by side, each of `size`. */
+void gate(const number *restrict gate_up, number *restrict gated, int64_t rows, int64_t size)
+{
+#pragma omp parallel for schedule(static) if (rows * size > 8192)
+    for (int64_t row = 0; row < rows; row++) {
+        const number *restrict gates = gate_up + 2 * row * size, *restrict ups = gates + size;
+        for (int64_t i = 0; i < size; i++) {
+            float x = wide(gates[i]), e = exponential(x < 0 ? x : -x);  /* e^-|x| does not overflow */
+            gated[row * size + i] = narrow((x < 0 ? e : 1.0f) / (1.0f + e) * x * wide(ups[i]));
+        }
+    }
+}

@@ -1,0 +1,37 @@
+"""One token a row from logits, the vocabulary read twice: draw.c, called with tensors on the CPU."""
+
+from __future__ import annotations
+
+from ctypes import c_int64, c_void_p
+
+import torch
+from torch import Tensor
+
+from assay.kernels.build import DTYPES, Unavailable, build
+
+
+class DrawKernel:
+    """Sampling from softmax(logits / temperature) by one uniform number a row."""
+
+    def __init__(self, dtype: torch.dtype, block: int) -> None:
+        """``block``: logits whose masses are summed together. Raises Unavailable."""
+        if dtype not in DTYPES:
+            raise Unavailable(f"no kernels for {dtype}")
+        self._dtype, self._block = dtype, block
+        self._draw = build("draw", BFLOAT16=DTYPES[dtype], BLOCK=block).draw
+        self._draw.argtypes, self._draw.restype = [c_void_p] * 7 + [c_int64] * 2, None
+
+    def __call__(self, logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens (B,) int64, log-probs (B,) float32 and sums of e^(logit - largest) (B,) float64.
+
+        ``logits`` (B, V); ``temperatures`` (B,); ``uniforms`` (B,) float64 in [0, 1), negative for the likeliest token.
+        Where a sum is not finite the logits hold NaN or infinity, and the rest of that row means nothing.
+        """
+        rows, vocabulary = logits.shape
+        logits, over = logits.to(self._dtype).contiguous(), (1 / temperatures.double()).float()
+        tokens, logprobs = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
+        totals = torch.empty(rows, dtype=torch.float64)
+        scratch = torch.empty(rows, -(-vocabulary // self._block))
+        touched = (logits, over, uniforms.contiguous(), scratch, tokens, logprobs, totals)
+        self._draw(*(tensor.data_ptr() for tensor in touched), rows, vocabulary)
+        return tokens, logprobs, totals

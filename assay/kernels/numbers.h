@@ -1,0 +1,84 @@
+/* Numbers as they are stored, and as they are computed with: always float. */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#if __AVX512F__
+#include <immintrin.h>
+#endif
+
+/* Sixteen at once; compilers make of it what the processor has. */
+typedef float lanes __attribute__((vector_size(64)));
+typedef uint32_t words __attribute__((vector_size(64)));
+
+#if BFLOAT16
+typedef uint16_t number;
+
+static inline float wide(number x)
+{
+    union { uint32_t bits; float value; } word = {(uint32_t)x << 16};
+    return word.value;
+}
+
+/* To the nearest, ties to even. */
+static inline number narrow(float x)
+{
+    union { float value; uint32_t bits; } word = {x};
+    return (number)((word.bits + 0x7fff + ((word.bits >> 16) & 1)) >> 16);
+}
+
+static inline lanes load(const number *from)
+{
+#if __AVX512F__  /* GCC makes three instructions of what is one */
+    __m256i read;
+    memcpy(&read, from, sizeof read);
+    return (lanes)_mm512_slli_epi32(_mm512_cvtepu16_epi32(read), 16);
+#else
+    typedef uint16_t halves __attribute__((vector_size(32)));
+    halves read;
+    memcpy(&read, from, sizeof read);
+    return (lanes)(__builtin_convertvector(read, words) << 16);
+#endif
+}
+
+static inline void store(number *to, lanes values)
+{
+    float value[16];
+    memcpy(value, &values, sizeof value);
+    for (int i = 0; i < 16; i++) to[i] = narrow(value[i]);
+}
+#else
+typedef float number;
+
+static inline float wide(number x) { return x; }
+static inline number narrow(float x) { return x; }
+
+static inline lanes load(const number *from)
+{
+    lanes read;
+    memcpy(&read, from, sizeof read);
+    return read;
+}
+
+static inline void store(number *to, lanes values) { memcpy(to, &values, sizeof values); }
+#endif
+
+/* e^x to a few units of the last place for x up to 88, and 0 below -87, where float's normal numbers end; NaN stays.
+
+   x = k ln 2 + r with |r| <= ln 2 / 2, ln 2 in two parts so that k times the first is exact; e^r is its Taylor series.
+   Written without branches, for compilers make one instruction of sixteen of them. */
+static inline float exponential(float x)
+{
+    float bounded = x < -87.0f ? -87.0f : x;
+    float k = rintf(bounded * 1.44269504f);
+    float r = bounded - k * 0.693359375f + k * 2.12194440e-4f;
+    float p = 1.0f / 5040;
+    p = p * r + 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = p * r * r + r + 1.0f;
+    union { int32_t bits; float value; } power = {((int32_t)k + 127) * (1 << 23)};
+    return x < -87.0f ? 0.0f : p * power.value;
+}
