@@ -1,10 +1,10 @@
 """What single choices gain, each beside its alternative: the numbers behind the reasons in docs/benchmarks.md.
 
-Decoding (tokens/s): transformers' forward, fused products, those with weights arranged for MKL or oneDNN, with all else
-compiled for the processor, the same from a second thread, and 8-bit products. The update (seconds): padded rows, layers compiled by torch, torch's own
-derivatives of norms, linear maps and feed-forward parts, many tokens at once, memory in pages of 2 MiB instead of 4
-KiB, memory kept for the next step instead of given back. And the price of narrow decoding: how far the engine's
-log-probs are from the trainer's.
+Decoding (tokens/s): transformers' forward, fused products, those with weights arranged for MKL or oneDNN, with all
+else compiled for the processor, the same from a second thread, and 8-bit products. The update (seconds): padded rows,
+layers compiled by torch, torch's own derivatives of norms, linear maps and feed-forward parts, torch's own kernels
+throughout, many tokens at once, memory in pages of 2 MiB instead of 4 KiB, memory kept for the next step instead of
+given back. And the price of narrow decoding: how far the engine's log-probs are from the trainer's.
 Every side is a process of its own; they take turns.
 """
 

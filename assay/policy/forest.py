@@ -112,6 +112,28 @@ class Call:
         return self.queries.give(asking), self.keys.give(answering), self.keys.give(answered)
 
 
+Name = tuple[int, int, int]
+"""A span: its row, its tree there, its response or -1 for the prompt."""
+STEMS: Name = (-1, -1, -1)
+"""The stem's."""
+
+
+def laid_out(micro: MicroBatch) -> tuple[Tensor, dict[Name, Tensor]]:
+    """The N tokens' indices into the flattened rows, and where among the N each span lies, one after the other.
+
+    First the stem, of stems that of the first, then the rest of all prompts, then all responses, in order of trees.
+    """
+    tree, branch, positions = (part.flatten().cpu() for part in (micro.tree, micro.branch, micro.positions))
+    rows = torch.arange(len(micro.tree)).repeat_interleave(micro.tree.shape[1])
+    held = ((tree >= 0) & ~((branch < 0) & (positions < micro.stem))).nonzero().squeeze(1)
+    order = torch.cat([torch.arange(micro.stem), held[branch[held] < 0], held[branch[held] >= 0]])
+    name = torch.stack([rows, tree, branch], 1)[order]
+    name[: micro.stem] = -1
+    names, lengths = name.unique_consecutive(dim=0, return_counts=True)
+    places = torch.arange(len(order)).split(lengths.tolist())
+    return order, dict(zip(map(tuple, names.tolist()), places, strict=True))
+
+
 @dataclass(frozen=True)
 class Forest:
     """The trees of a micro-batch. Its N tokens stand in order: the stem, the rest of all prompts, all responses."""
@@ -135,15 +157,8 @@ class Forest:
     def of(cls, micro: MicroBatch) -> Forest:
         """Read the trees off a micro-batch's arrays, on their device."""
         device, stem = micro.tree.device, micro.stem
-        tree, branch, positions = (part.flatten().cpu() for part in (micro.tree, micro.branch, micro.positions))
-        rows = torch.arange(len(micro.tree)).repeat_interleave(micro.tree.shape[1])
-        held = ((tree >= 0) & ~((branch < 0) & (positions < stem))).nonzero().squeeze(1)
-        order = torch.cat([torch.arange(stem), held[branch[held] < 0], held[branch[held] >= 0]])
-        name = torch.stack([rows, tree, branch], 1)[order]
-        name[:stem] = -1
-        names, lengths = name.unique_consecutive(dim=0, return_counts=True)
-        spans = dict(zip(map(tuple, names.tolist()), torch.arange(len(order)).split(lengths.tolist()), strict=True))
-        beginning = spans.pop((-1, -1, -1), torch.arange(0))
+        order, spans = laid_out(micro)
+        beginning = spans.pop(STEMS, torch.arange(0))
         pairs = [
             (torch.cat([beginning, spans[(*key, -1)]]), torch.cat([span for _, span in group]))
             for key, group in groupby(((n, s) for n, s in spans.items() if n[2] >= 0), key=lambda pair: pair[0][:2])
@@ -151,7 +166,7 @@ class Forest:
         alone = sum(len(span) for key, span in spans.items() if key[2] < 0)
         if stem:
             pairs.append((beginning, torch.arange(stem, stem + alone)))
-            spans[-1, -1, -1], alone = beginning, stem
+            spans[STEMS], alone = beginning, stem
         own = [Call(p, p, True) for p in map(Padded.of, _alike(list(spans.values()), lambda s: (_size(s),)))]
         across = [
             Call(Padded.of([asking for _, asking in some]), Padded.of([asked for asked, _ in some]), False)

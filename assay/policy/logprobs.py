@@ -12,6 +12,7 @@ from torch import Tensor
 
 from assay.errors import UserError
 from assay.objective.layout import wide
+from assay.policy.compiled import CompiledForest, compilable, fuse_attention
 from assay.policy.forest import Forest, usable
 from assay.policy.head import Head
 from assay.policy.narrow import NarrowWeights
@@ -22,8 +23,8 @@ from assay.rollout.masks import LayerMasks
 from assay.rollout.stem import STEM
 from assay.rollout.weights import causal_lm_of
 
-Ragged = Literal["trees", "rows", "no"]
-"""Attention of trees, of padded rows, or a trunk that forwards padding."""
+Ragged = Literal["compiled", "trees", "rows", "no"]
+"""Attention of trees by compiled loops or by torch's kernel, of padded rows, or a trunk that forwards padding."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -88,7 +89,8 @@ class Scorer:
     def _places(self, micro: MicroBatch) -> tuple[Places, Tensor | dict[str, Tensor]]:
         """Who attends to whom, and the masks that say it where the places do not."""
         if self._in_trees(micro):
-            return Forest.of(micro), self.masks.blank(self.compute, self.device)
+            forest = CompiledForest if self.ragged == "compiled" else Forest
+            return forest.of(micro), self.masks.blank(self.compute, self.device)
         return Rows(micro.places(), *micro.input_ids.shape), self._mask(micro)
 
     def _mask(self, micro: MicroBatch) -> Tensor | dict[str, Tensor]:
@@ -101,7 +103,7 @@ class Scorer:
         return micro.n_tokens - (micro.repeated if self._in_trees(micro) else 0)
 
     def _in_trees(self, micro: MicroBatch) -> bool:
-        return self.ragged == "trees" and self.masks.sees_all(int(micro.positions.max()) + 1)
+        return self.ragged in ("compiled", "trees") and self.masks.sees_all(int(micro.positions.max()) + 1)
 
     def _hidden(self, ids: Tensor, positions: Tensor, mask: Tensor | dict[str, Tensor], **more: Any) -> Tensor:
         output = self.trunk(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, **more)
@@ -130,13 +132,14 @@ def make_scorer(
     compute_dtype: str,
     device: torch.device,
     entropy_gradient: bool = False,
+    kernels: bool = True,
 ) -> Scorer:
     """Take a Hugging Face causal LM (or its peft wrapper) apart into trunk and head, and check that it was right.
 
     The trunk is ragged where the model's attention can be (it goes through SDPA and passes on what it is given), in
-    trees where torch has the kernel for them, else it forwards padded rows. Its norms, linear maps and feed-forward
-    parts are fused (:mod:`assay.policy.sublayers`). Raises UserError for an architecture whose trunk and head do not
-    reproduce its own logits.
+    trees where that can be compiled (``kernels``) or torch has the kernel for it, else it forwards padded rows. Its
+    norms, linear maps and feed-forward parts are fused (:mod:`assay.policy.sublayers`). Raises UserError for an
+    architecture whose trunk and head do not reproduce its own logits.
     """
     inner = causal_lm_of(model)
     trunk: Any = inner.base_model
@@ -151,18 +154,22 @@ def make_scorer(
         device=device,
     )
     restore_sublayers(trunk)  # an earlier scorer's
-    ragged = _raggedness(inner, plain)
-    fuse_sublayers(trunk, weights)
+    ragged = _raggedness(inner, plain, kernels and compilable(weights.dtype, inner.config.get_text_config()))
+    fuse_sublayers(trunk, weights, kernels)
+    if ragged == "compiled":
+        fuse_attention(trunk)
     return replace(plain, head=replace(plain.head, weights=weights), autocast=autocast, ragged=ragged)
 
 
-def _raggedness(model: Any, plain: Scorer) -> Ragged:
+def _raggedness(model: Any, plain: Scorer, kernels: bool) -> Ragged:
     """How the trunk's attention can be, as seen on a probe. Raises UserError where not even padded rows are right."""
     if model.config._attn_implementation in ("sdpa", NAME):
         model.set_attn_implementation(NAME)
-        ways: tuple[Ragged, ...] = ("trees", "rows") if plain.device.type == "cpu" and usable() else ("rows",)
-        for way in ways:
-            if _wrong(model, replace(plain, ragged=way)) is None:
+        cpu = plain.device.type == "cpu"
+        ways: tuple[tuple[Ragged, bool], ...]
+        ways = ("compiled", cpu and kernels), ("trees", cpu and usable()), ("rows", True)
+        for way, possible in ways:
+            if possible and _wrong(model, replace(plain, ragged=way)) is None:
                 return way
         model.set_attn_implementation("sdpa")
     wrong = _wrong(model, plain)

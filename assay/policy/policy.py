@@ -143,6 +143,7 @@ class Policy:
             compute_dtype=self.recipe.model.compute_dtype,
             device=self.device,
             entropy_gradient=self.recipe.objective.entropy != 0,
+            kernels=self.recipe.run.kernels,
         )
 
     def _score_reference(self, micros: Sequence[MicroBatch], n_tokens: int) -> Tensor:

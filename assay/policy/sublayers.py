@@ -30,18 +30,20 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding, linear, silu
 
+from assay.kernels.sublayers import SublayerKernels, sublayer_kernels
 from assay.policy.narrow import NarrowWeights
 
 MAPS = ("gate_proj", "up_proj", "down_proj")
-Kind = Callable[[Any, Tensor, NarrowWeights], Tensor]
-"""A way to compute what a module does: the module, its input, the weights to its output."""
+Kind = Callable[[Any, Tensor, NarrowWeights, bool], Tensor]
+"""A way to compute what a module does: the module, its input, the weights, whether compiled, to its output."""
 
 
-def fuse_sublayers(trunk: nn.Module, weights: NarrowWeights) -> int:
+def fuse_sublayers(trunk: nn.Module, weights: NarrowWeights, compiled: bool = True) -> int:
     """Give what has float32 weights in ``trunk`` these forwards, where they compute the same.
 
     Products are in the precision of ``weights``; where that is narrower than float32, under autocast alone: elsewhere a
-    module stays what it was. The weights stay where they are. Returns how many modules were given a forward; biased
+    module stays what it was. ``compiled``: what is beside the products by `assay.kernels`, where they are. The weights
+    stay where they are. Returns how many modules were given a forward; biased
     feed-forward parts and otherwise different modules keep their own.
     """
     agreed: dict[tuple[type, type | None], bool] = {}
@@ -52,9 +54,9 @@ def fuse_sublayers(trunk: nn.Module, weights: NarrowWeights) -> int:
             continue
         key = type(module), type(getattr(module, "act_fn", None))
         if key not in agreed:
-            agreed[key] = _agree(module, _forward(kind, module, NarrowWeights(torch.float32)))
+            agreed[key] = _agree(module, _forward(kind, module, NarrowWeights(torch.float32), compiled))
         if agreed[key]:
-            module.forward = _forward(kind, module, weights)
+            module.forward = _forward(kind, module, weights, compiled)
             fused += 1
     return fused
 
@@ -63,11 +65,11 @@ def restore_sublayers(trunk: nn.Module) -> None:
     """Give the modules back their own forwards."""
     for module in trunk.modules():
         forward = vars(module).get("forward")
-        if getattr(forward, "__module__", None) == __name__:
+        if str(getattr(forward, "__module__", None)).startswith("assay.policy."):
             del module.forward
 
 
-def _forward(kind: Kind, module: nn.Module, weights: NarrowWeights) -> MethodType:
+def _forward(kind: Kind, module: nn.Module, weights: NarrowWeights, compiled: bool) -> MethodType:
     """The module's new forward; bound, so that a copy of the module calls its own."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
@@ -76,34 +78,39 @@ def _forward(kind: Kind, module: nn.Module, weights: NarrowWeights) -> MethodTyp
         if not served or next(self.parameters()).dtype != torch.float32:  # a copy of the module may be narrow
             return type(self).forward(self, x)
         with torch.autocast(device, enabled=False):
-            return kind(self, x, weights)
+            return kind(self, x, weights, compiled and device == "cpu")
 
     return MethodType(forward, module)
 
 
-def _norm(self: Any, x: Tensor, weights: NarrowWeights) -> Tensor:
-    return RmsNorm.apply(x, self.weight, self.variance_epsilon, weights.dtype)
+def _norm(self: Any, x: Tensor, weights: NarrowWeights, compiled: bool) -> Tensor:
+    return RmsNorm.apply(x, self.weight, self.variance_epsilon, weights.dtype, compiled)
 
 
-def _embedding(self: Any, ids: Tensor, weights: NarrowWeights) -> Tensor:
+def _embedding(self: Any, ids: Tensor, weights: NarrowWeights, compiled: bool) -> Tensor:
     return Embedding.apply(ids, self.weight, self.padding_idx)
 
 
-def _linear(self: Any, x: Tensor, weights: NarrowWeights) -> Tensor:
+def _linear(self: Any, x: Tensor, weights: NarrowWeights, compiled: bool) -> Tensor:
     return Linear.apply(x, self.weight, self.bias, weights)
 
 
-def _mlp(self: Any, x: Tensor, weights: NarrowWeights) -> Tensor:
-    return GatedMlp.apply(x, *(getattr(self, name).weight for name in MAPS), weights)
+def _mlp(self: Any, x: Tensor, weights: NarrowWeights, compiled: bool) -> Tensor:
+    return GatedMlp.apply(x, *(getattr(self, name).weight for name in MAPS), weights, compiled)
 
 
 class RmsNorm(torch.autograd.Function):
     """x (..., H), weight (H,), eps, a precision to (..., H) in that: see the module."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, compiled: bool) -> Tensor:
         """y (..., H)."""
         x = x.to(weight.dtype)
+        ctx.kernels = kernels = sublayer_kernels(dtype) if compiled else None
+        if kernels:
+            y, r = kernels.normalise(x.contiguous(), weight.detach(), eps)
+            ctx.save_for_backward(x, weight, r)
+            return y
         r = torch.linalg.vecdot(x, x).div_(x.shape[-1]).add_(eps).rsqrt_().unsqueeze(-1)
         ctx.save_for_backward(x, weight, r)
         return (x * r).mul_(weight).to(dtype)
@@ -113,12 +120,15 @@ class RmsNorm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """dx and, where it is wanted, dw."""
         x, weight, r = ctx.saved_tensors
+        if ctx.kernels:
+            dx, dw = ctx.kernels.pull_norm(x, weight.detach(), r, gradients[0].contiguous())
+            return dx, dw if ctx.needs_input_grad[1] else None, None, None, None
         dy = gradients[0].to(weight.dtype)
         n = x * r
         dw = (dy * n).flatten(0, -2).sum(0) if ctx.needs_input_grad[1] else None
         dn = dy * weight
         mean = torch.linalg.vecdot(dn, n).div_(x.shape[-1]).unsqueeze(-1)
-        return dn.addcmul_(n, mean, value=-1).mul_(r), dw, None, None
+        return dn.addcmul_(n, mean, value=-1).mul_(r), dw, None, None, None
 
 
 class Embedding(torch.autograd.Function):
@@ -170,13 +180,16 @@ class GatedMlp(torch.autograd.Function):
     """x (..., H), gate and up (F, H), down (H, F) to (..., H): see the module."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, gate: Tensor, up: Tensor, down: Tensor, weights: NarrowWeights) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, gate: Tensor, up: Tensor, down: Tensor, weights: NarrowWeights, compiled: bool
+    ) -> Tensor:
         """y (..., H)."""
         rows = x.reshape(-1, x.shape[-1]).to(weights.dtype)
         gate, up, down = weights(gate), weights(up), weights(down)
         g, u = linear(rows, gate), linear(rows, up)
         ctx.save_for_backward(rows, g, u, gate, up, down)
-        return linear(silu(g).mul_(u), down).view(x.shape)
+        ctx.kernels = kernels = sublayer_kernels(g.dtype) if compiled else None
+        return linear(kernels.gate(g, u) if kernels else silu(g).mul_(u), down).view(x.shape)
 
     @staticmethod
     @once_differentiable
@@ -184,16 +197,21 @@ class GatedMlp(torch.autograd.Function):
         """dx and, where they are wanted, the gradients of the three weights."""
         x, g, u, gate, up, down = ctx.saved_tensors
         dy = gradients[0].reshape(x.shape).to(x.dtype)
-        _, wants_gate, wants_up, wants_down, _ = ctx.needs_input_grad
-        dh, s = dy @ down, silu(g)
-        scratch = s * u
-        d_down = dy.t() @ scratch if wants_down else None
-        torch.mul(dh, u, out=scratch)
-        du = s.mul_(dh)
-        dg = torch.ops.aten.silu_backward.grad_input(scratch, g, grad_input=dh)
+        _, wants_gate, wants_up, wants_down, *_ = ctx.needs_input_grad
+        h, dg, du = _pull_gate(g, u, dy @ down, ctx.kernels)
+        d_down = dy.t() @ h if wants_down else None
         dx = (du @ up).addmm_(dg, gate)
         d_gate, d_up = dg.t() @ x if wants_gate else None, du.t() @ x if wants_up else None
-        return dx.view(gradients[0].shape), d_gate, d_up, d_down, None
+        return dx.view(gradients[0].shape), d_gate, d_up, d_down, None, None
+
+
+def _pull_gate(g: Tensor, u: Tensor, dh: Tensor, kernels: SublayerKernels | None) -> tuple[Tensor, Tensor, Tensor]:
+    """h = silu(g) u, dg and du; the last may take the place of ``dh``."""
+    if kernels:
+        return kernels.pull_gate(g, u, dh)
+    s = silu(g)
+    h, du = s * u, s.mul_(dh)
+    return h, torch.ops.aten.silu_backward(dh.mul_(u), g), du
 
 
 def _kind(module: nn.Module) -> Kind | None:
@@ -236,14 +254,16 @@ def _agree(module: Any, forward: MethodType) -> bool:
     x = torch.sin(torch.arange(3.0 * width, device=some.device)).view(1, 3, width).requires_grad_()
     if isinstance(module, nn.Embedding):
         x = torch.arange(3, device=some.device)
-    found, before = [], [p.grad for p in wanted]
+    found: list[list[Tensor]] = []
+    before = [p.grad for p in wanted]
     for p in wanted:
         p.grad = None  # set aside: what is there may be added to
     with torch.enable_grad():
         for function in (module.forward, forward):
             y = function(x)
             leaves = [leaf for leaf in (x, *wanted) if leaf.requires_grad]
-            gradients = torch.autograd.grad(y, leaves, torch.cos(3 * y.detach())) if leaves else ()
+            upstream = torch.cos(3 * found[0][0] if found else 3 * y.detach())
+            gradients = torch.autograd.grad(y, leaves, upstream) if leaves else ()
             found.append([y.detach(), *gradients])
     for p, gradient in zip(wanted, before, strict=True):
         p.grad = gradient

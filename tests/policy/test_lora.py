@@ -37,7 +37,8 @@ def test_only_adapters_move():
 
 def test_fresh_adapters_change_nothing_and_follow_the_seed():
     batch = batch_of(make_groups())
-    assert torch.equal(adapted().score(batch), make_policy(make_recipe()).score(batch))
+    off = {"run__kernels": False}  # an adapted feed-forward part is not compiled, and so rounds in other places
+    assert torch.equal(adapted(**off).score(batch), make_policy(make_recipe(**off)).score(batch))
     one, same, other = (
         torch.cat([p.flatten() for n, p in add_lora(tiny_model(), LoraRecipe(), s).named_parameters() if "lora_A" in n])
         for s in (1, 1, 2)

@@ -56,6 +56,32 @@ def test_log_probs_and_gradients_equal_those_of_padded_rows(family: str, way: Ra
         torch.testing.assert_close(mine[name], gradient, rtol=exact, atol=exact)
 
 
+@pytest.mark.parametrize("stem", [0, 20])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_compiled_loops_give_what_torchs_kernel_gives(family: str, stem: int) -> None:
+    """In float32, attention that turns queries and keys by itself included, where nothing but that is beside it."""
+    model, micro = tiny_model(family), uneven(stem)
+    scorer = scorer_of(model)
+    assert scorer.ragged == "compiled"
+    forwards = [vars(module).get("forward") for module in model.modules()]
+    fused = [forward for forward in forwards if getattr(forward, "__module__", None) == "assay.policy.compiled"]
+    assert len(fused) == (2 if family in ("llama", "qwen2", "mistral", "gemma2") else 0)
+    found, mine = gradients(scorer, model, micro)
+    wanted, theirs = gradients(replace(scorer, ragged="trees"), model, micro)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+    assert mine.keys() == theirs.keys()
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(mine[name], gradient, rtol=1e-4, atol=1e-5 * float(gradient.abs().max()))
+
+
+def test_kernels_can_be_turned_off() -> None:
+    model = tiny_model()
+    settings = {"temperature": 1.0, "chunk": 16, "compute_dtype": "float32", "device": torch.device("cpu")}
+    assert make_scorer(model, **settings).ragged == "compiled"
+    assert make_scorer(model, **settings, kernels=False).ragged == "trees"
+    assert all("forward" not in vars(layer.self_attn) for layer in model.model.layers)
+
+
 def test_what_prompts_begin_with_is_forwarded_once() -> None:
     scorer = scorer_of(tiny_model())
     micro = uneven(20)

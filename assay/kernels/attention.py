@@ -1,0 +1,114 @@
+"""Attention of packed trees and its gradients, one call a layer: attention.c, called with tensors on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from assay.kernels.build import DTYPES, Unavailable, build
+from assay.kernels.decode import LANES
+
+_ARRAYS = ("query", "key", "value", "mixed_in", "grad", "cosine", "sine", "mixed", "query_grad", "key_grad")
+_OTHERS = ("value_grad", "normaliser", "trees", "spans")
+_SIZES = ("tokens", "n_trees", "kv_heads", "stem", "longest")
+
+
+class _Task(ctypes.Structure):
+    """As attention.c has it."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in (*_ARRAYS, *_OTHERS)),
+        *((name, ctypes.c_int64) for name in _SIZES),
+        ("scaling", ctypes.c_float),
+    ]
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Where the trees of N tokens lie: first the stem, which all tokens see, then each tree's prompt and answers."""
+
+    trees: Tensor
+    """(G, 4) int64: begin and end of each prompt, first and last + 1 of its answers in ``answers``; a stem is the first
+    tree's prompt."""
+    answers: Tensor
+    """(S, 2) int64: begin and end of each."""
+    stem: int
+    """Tokens of the stem, 0 where there is none."""
+    longest: int
+    """Tokens of the longest prompt with its stem, or of an answer that is longer."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Rotary positions: x cos + (-x_2, x_1) sin, both (N, D) float32."""
+
+    cosine: Tensor
+    sine: Tensor
+
+
+class AttentionKernels:
+    """The kernels for heads of ``width`` numbers, ``group`` query heads to a KV head, given as ``dtype``.
+
+    Everything is computed in float32, and rounded when it is stored.
+    """
+
+    def __init__(self, dtype: torch.dtype, width: int, group: int) -> None:
+        """Raises Unavailable."""
+        if dtype not in DTYPES or width % LANES:
+            raise Unavailable(f"no kernels for {dtype} and heads of {width}")
+        library = build("attention", BFLOAT16=DTYPES[dtype], WIDTH=width, GROUP=group)
+        self._attend, self._pull = library.attend_forest, library.pull_forest
+        self._attend.argtypes, self._pull.argtypes = [ctypes.c_void_p], [ctypes.c_void_p] * 2
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, spans: Spans, scaling: float, turn: Turn | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Queries (N, H, D), keys and values (N, KV, D) to results (N, H, D) and logsumexps (N, H) in float32.
+
+        With ``turn`` queries and keys are as they were before their positions turned them. Raises MemoryError.
+        """
+        mixed = torch.empty_like(query)
+        normaliser = torch.empty(query.shape[:2])
+        arrays = {"query": query, "key": key, "value": value, "mixed": mixed, "normaliser": normaliser}
+        _called(self._attend, _task(arrays, key, spans, scaling, turn))
+        return mixed, normaliser
+
+    def backward(
+        self,
+        grad: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mixed: Tensor,
+        normaliser: Tensor,
+        spans: Spans,
+        scaling: float,
+        turn: Turn | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of queries, keys and values from that of the results (N, H, D). Raises MemoryError."""
+        made = {"query_grad": query, "key_grad": key, "value_grad": value}
+        made = {name: torch.empty_like(like) for name, like in made.items()}
+        read = {"query": query, "key": key, "value": value, "mixed_in": mixed, "grad": grad, "normaliser": normaliser}
+        stems = torch.empty(len(spans.trees) * key.shape[1], 2, spans.stem, key.shape[2])
+        _called(self._pull, _task(read | made, key, spans, scaling, turn), stems.data_ptr())
+        return made["query_grad"], made["key_grad"], made["value_grad"]
+
+
+def _task(arrays: dict[str, Tensor], key: Tensor, spans: Spans, scaling: float, turn: Turn | None) -> _Task:
+    arrays |= {"trees": spans.trees, "spans": spans.answers}
+    if turn is not None:
+        arrays |= {"cosine": turn.cosine, "sine": turn.sine}
+    for name, array in arrays.items():
+        assert array.is_contiguous(), name
+    sizes = (len(key), len(spans.trees), key.shape[1], spans.stem, spans.longest)
+    addresses = {name: array.data_ptr() for name, array in arrays.items()}
+    return _Task(**addresses, **dict(zip(_SIZES, sizes, strict=True)), scaling=scaling)
+
+
+def _called(function: Any, task: _Task, *more: int) -> None:
+    if function(ctypes.addressof(task), *more):
+        raise MemoryError("no memory for attention: fewer tokens in a micro-batch (update.tokens_per_microbatch)")
