@@ -32,9 +32,11 @@ def measure(
     """Measure Assay beside the peer and print the ratio.
 
     The peer's program, decode_PEER.py, reads the work, its settings and what else it is ``told`` from a file, and
-    answers each request with its tokens per second; ``environment``: further variables of it. While one side
-    works the other one waits, and one that uses the processor out of its turn is told of: such rounds do not compare.
+    answers each request with its tokens per second; ``environment``: further variables of it. Both sides keep freed
+    memory for the next round. While one side works the other one waits, and one that uses the processor out of its turn
+    is told of: such rounds do not compare.
     """
+    harness.keep_freed_memory()
     work = decoding.work_of(chosen)
     rows = [list(p.token_ids) for p in work.prompts]
     said = {"model": work.place, "prompts": rows, "samples": work.samples, "tokens": work.tokens}
@@ -42,7 +44,7 @@ def measure(
         file, log = Path(folder) / "work.json", Path(folder) / "log"
         file.write_text(json.dumps(said | dict(settings) | dict(told or {})), encoding="utf-8")
         program = [str(peers.python_of(peer)), str(FOLDER / f"decode_{peer}.py"), str(file)]
-        with Worker(peer, program, log, environment or {}) as other:
+        with Worker(peer, program, log, harness.KEEP_MEMORY | dict(environment or {})) as other:
             native, turns = decoding.Native(work, torch.device("cpu")), Turns()
 
             def ask(_: int) -> float:
