@@ -41,6 +41,7 @@ UPDATES: Mapping[str, dict[str, Any]] = {
     "padded rows": {"tokens_per_microbatch": 1024},
     "compiled layers": {"tokens_per_microbatch": 1024},
     "torch's own derivatives": {"tokens_per_microbatch": 1024},
+    "torch's own kernels": {"tokens_per_microbatch": 1024},
     "4096 tokens at once": {"tokens_per_microbatch": 4096},
     "2 MiB pages": {"tokens_per_microbatch": 1024},
     "memory kept": {"tokens_per_microbatch": 1024},
@@ -84,8 +85,8 @@ def updating(way: str, work: Work, model: Any) -> Callable[[int], dict[str, floa
     if way == "padded rows":
         model.set_attn_implementation("eager")
     if way == "torch's own derivatives":
-        logprobs.fuse_sublayers = lambda trunk, weights: 0
-    policy = learning.policy_of(work, model, cpu, **UPDATES[way])
+        logprobs.fuse_sublayers = lambda trunk, weights, compiled: 0
+    policy = learning.policy_of(work, model, cpu, kernels=way != "torch's own kernels", **UPDATES[way])
     if way == "padded rows":
         model.set_attn_implementation("sdpa")
     batch = learning.batch_of(work.prompts, Native(work, cpu, model).answers(0), policy)

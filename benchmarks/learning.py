@@ -20,7 +20,7 @@ from assay.records import Group, Prompt, Rollout, Verdict
 LEARNING_RATE = 1e-9
 
 
-def policy_of(work: Work, model: Any, device: torch.device, **update: Any) -> Policy:
+def policy_of(work: Work, model: Any, device: torch.device, kernels: bool = True, **update: Any) -> Policy:
     """The policy that a recipe for this work describes; ``update``: further keys of that section."""
     recipe = Recipe.from_dict(
         {
@@ -33,6 +33,7 @@ def policy_of(work: Work, model: Any, device: torch.device, **update: Any) -> Po
                 "max_running": work.rows,
             },
             "update": {"learning_rate": LEARNING_RATE, **update},
+            "run": {"kernels": kernels},
         }
     )
     return Policy(recipe, model, device, total_steps=1)

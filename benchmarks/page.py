@@ -66,25 +66,18 @@ NOTES = {
 """What a ratio means, by benchmark."""
 NARROW = {
     "decode_vs_vllm_cpu": (
-        "Missed: in bfloat16 vLLM is the faster one. The native engine is slower here than beside "
-        "transformers, where it keeps the memory that it frees between rounds (`harness.keep_freed_memory`); "
-        "here it does not. Beside the products, most of its time is torch's attention kernel. Next: attention "
-        "of one position by all rows at once."
-    ),
-    "limit": (
-        "Decoding misses it: beside the products, most of its time is torch's attention kernel. Next: "
-        "attention of one position by all rows at once."
+        "Missed. Most of a step of ours is matrix products by now, and twice vLLM's rate would want more of the rate of "
+        "one large product (see `limit`) than oneDNN reaches at 128 rows. Next: weights in fewer bits."
     ),
     "time_to_accuracy_vs_trl": (
         "A step of Assay's took 3.0 s, one of TRL's 17.3 s; this pair's Assay side needed two steps more."
     ),
     "step_vs_trl": (
         "In bfloat16 torch's own way leaves much of an update to other things than products. What is done "
-        "about it: the head's products in bfloat16 less the target's logit, which keeps log-probs to some "
-        "thousandth of themselves; weights' gradients laid as the weights are, since torch is slow to cast "
-        "transposed ones; attention's kernel in float32; rows of an embedding added where they belong, not to "
-        "a matrix of zeros. Next: queries, keys and values as one product, the rotation as one function, "
-        "attention to a prompt as plain products."
+        "about it: attention of packed trees, norms and gates are compiled for the processor; the head's products in "
+        "bfloat16 less the target's logit, which keeps log-probs to some thousandth of themselves; weights' gradients "
+        "laid as the weights are, since torch is slow to cast transposed ones; rows of an embedding added where they "
+        "belong, not to a matrix of zeros."
     ),
     "memory_vs_trl": (
         "In bfloat16 both sides keep activations half as large, and Assay a bfloat16 copy of the weights for "

@@ -1,9 +1,9 @@
 /* Attention of packed trees and its gradients, as assay/policy/forest.py says. WIDTH: numbers of a head; GROUP: query
    heads of a KV head. All is computed in float, and what it is computed from is read once.
 
-   N tokens stand in order: the stem, which all of them see, then spans. A tree has a prompt (a span) and answers (spans);
-   an answer's token sees the stem, its prompt and its own span up to itself; a prompt's the stem and its own. So the keys
-   of a span are its *context*, the stem and perhaps a prompt, and its own.
+   N tokens stand in order: the stem, which all of them see, then spans. A tree has a prompt (a span) and answers
+   (spans); an answer's token sees the stem, its prompt and its own span up to itself; a prompt's the stem and its own.
+   So the keys of a span are its *context*, the stem and perhaps a prompt, and its own.
 
    trees (n_trees, 4): begin and end of the prompt, first and last + 1 of the answers' spans. spans (n_spans, 2): begin
    and end. Where there is a stem, it is the prompt of the first tree, which has no answers. */
@@ -30,10 +30,11 @@ typedef struct {
     float scaling;
 } Task;
 
-/* Keys and values of n tokens, as they lie and across: (n, WIDTH) and (WIDTH, across). */
+/* Keys and values of n tokens, as they lie and across: (n, WIDTH) and (WIDTH, across), of which `columns` count, n and
+   what is left of 16. */
 typedef struct {
     float *key, *value, *key_across, *value_across, *key_grad, *value_grad;
-    int64_t n, across;
+    int64_t n, across, columns;
 } Keys;
 
 static int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
@@ -110,7 +111,8 @@ static void write_turned(const Task *task, const float *grad, int64_t token, num
     if (task->cosine) {
         const float *cosine = task->cosine + token * WIDTH, *sine = task->sine + token * WIDTH;
         for (int d = 0; d < WIDTH / 2; d++) back[d] = grad[d] * cosine[d] + grad[d + WIDTH / 2] * sine[d + WIDTH / 2];
-        for (int d = WIDTH / 2; d < WIDTH; d++) back[d] = grad[d] * cosine[d] - grad[d - WIDTH / 2] * sine[d - WIDTH / 2];
+        for (int d = WIDTH / 2; d < WIDTH; d++)
+            back[d] = grad[d] * cosine[d] - grad[d - WIDTH / 2] * sine[d - WIDTH / 2];
     } else {
         memcpy(back, grad, sizeof back);
     }
@@ -122,7 +124,7 @@ static Keys keys_of(float *memory, int64_t n)
 {
     int64_t size = padded(n) * WIDTH;
     return (Keys){memory, memory + size, memory + 2 * size, memory + 3 * size, memory + 4 * size, memory + 5 * size,
-                  0, padded(n)};
+                  0, padded(n), 0};
 }
 
 /* Read tokens from `begin` to `end` behind those that are there. */
@@ -139,7 +141,7 @@ static void append(Keys *keys, const Task *task, int64_t head, int64_t begin, in
 /* Lay them across too, with zeros up to the next multiple of 16; gradients start at zero. */
 static void prepare(Keys *keys, int with_gradients)
 {
-    keys->across = padded(keys->n);
+    keys->across = keys->columns = padded(keys->n);
     for (int d = 0; d < WIDTH; d++)
         for (int64_t t = 0; t < keys->across; t++) {
             keys->key_across[d * keys->across + t] = t < keys->n ? keys->key[t * WIDTH + d] : 0;
@@ -160,22 +162,21 @@ typedef struct {
 static Block block_of(const Keys *context, int64_t begin, int64_t first, int64_t end)
 {
     int64_t count = end - first < TOKENS ? end - first : TOKENS, own = first + count - begin;
-    return (Block){begin, first, count, count * GROUP, own, padded(own), context->across + padded(own)};
+    return (Block){begin, first, count, count * GROUP, own, padded(own), context->columns + padded(own)};
 }
 
 /* Queries of a block (rows, WIDTH), scaled, and their scores. */
-static void score(const Task *task, int64_t head, const Block *block, const Keys *context, const Keys *own, float *query,
-                  float *scores)
+static void score(const Task *task, int64_t head, const Block *block, const Keys *context, const Keys *own,
+                  float *query, float *scores)
 {
     for (int64_t row = 0; row < block->rows; row++) {
         int64_t token = block->first + row / GROUP, from = (token * task->kv_heads + head) * GROUP + row % GROUP;
         read_turned(task, task->query + from * WIDTH, token, query + row * WIDTH);
         for (int d = 0; d < WIDTH; d++) query[row * WIDTH + d] *= task->scaling;
     }
-    if (context->n)
-        multiply(scores, block->stride, query, WIDTH, 1, context->key_across, context->across, block->rows,
-                 context->across, WIDTH, 0);
-    multiply(scores + context->across, block->stride, query, WIDTH, 1, own->key_across, own->across, block->rows,
+    multiply(scores, block->stride, query, WIDTH, 1, context->key_across, context->across, block->rows,
+             context->columns, WIDTH, 0);
+    multiply(scores + context->columns, block->stride, query, WIDTH, 1, own->key_across, own->across, block->rows,
              block->own_padded, WIDTH, 0);
 }
 
@@ -211,13 +212,14 @@ static void attend_span(const Task *task, int64_t head, const Keys *context, int
         score(task, head, &block, context, &own, query, scores);
         for (int64_t row = 0; row < block.rows; row++) {
             int64_t token = first + row / GROUP, seen = token - begin + 1;
-            float *far = scores + row * block.stride, *near = far + context->across;
+            float *far = scores + row * block.stride, *near = far + context->columns;
             float top = largest(near, seen, largest(far, context->n, -INFINITY));
-            sums[row] = soften(far, context->n, context->across, top) + soften(near, seen, block.own_padded, top);
+            sums[row] = soften(far, context->n, context->columns, top) + soften(near, seen, block.own_padded, top);
             task->normaliser[(token * task->kv_heads + head) * GROUP + row % GROUP] = top + logf(sums[row]);
         }
         multiply(mixed, WIDTH, scores, block.stride, 1, context->value, WIDTH, block.rows, WIDTH, context->n, 0);
-        multiply(mixed, WIDTH, scores + context->across, block.stride, 1, own.value, WIDTH, block.rows, WIDTH, block.own, 1);
+        multiply(mixed, WIDTH, scores + context->columns, block.stride, 1, own.value, WIDTH, block.rows, WIDTH,
+                 block.own, 1);
         for (int64_t row = 0; row < block.rows; row++) {
             int64_t to = ((first + row / GROUP) * task->kv_heads + head) * GROUP + row % GROUP;
             for (int d = 0; d < WIDTH; d++) task->mixed[to * WIDTH + d] = narrow(mixed[row * WIDTH + d] / sums[row]);
@@ -250,8 +252,8 @@ static void pull_span(const Task *task, int64_t head, Keys *context, Keys *own, 
         for (int64_t row = 0; row < block.rows; row++) {
             int64_t token = first + row / GROUP, seen = token - begin + 1;
             int64_t from = (token * task->kv_heads + head) * GROUP + row % GROUP;
-            float *far = scores + row * block.stride, *near = far + context->across, sum = 0;
-            soften(far, context->n, context->across, task->normaliser[from]);
+            float *far = scores + row * block.stride, *near = far + context->columns, sum = 0;
+            soften(far, context->n, context->columns, task->normaliser[from]);
             soften(near, seen, block.own_padded, task->normaliser[from]);
             for (int d = 0; d < WIDTH; d++) grad[row * WIDTH + d] = wide(task->grad[from * WIDTH + d]);
 #pragma omp simd reduction(+ : sum)
@@ -259,8 +261,8 @@ static void pull_span(const Task *task, int64_t head, Keys *context, Keys *own, 
             delta[row] = sum;
         }
         pull(scores, change, block.stride, query, grad, delta, query_grad, block.rows, context, context->n,
-             context->across, 0);
-        pull(scores + context->across, change + context->across, block.stride, query, grad, delta, query_grad,
+             context->columns, 0);
+        pull(scores + context->columns, change + context->columns, block.stride, query, grad, delta, query_grad,
              block.rows, own, block.own, block.own_padded, 1);
         for (int64_t row = 0; row < block.rows; row++) {
             int64_t token = first + row / GROUP, to = (token * task->kv_heads + head) * GROUP + row % GROUP;
@@ -271,7 +273,8 @@ static void pull_span(const Task *task, int64_t head, Keys *context, Keys *own, 
 }
 
 /* Give n tokens from `begin` the gradients of keys from `at`. */
-static void give(const Task *task, int64_t head, const float *key_grad, const float *value_grad, int64_t begin, int64_t n)
+static void give(const Task *task, int64_t head, const float *key_grad, const float *value_grad, int64_t begin,
+                 int64_t n)
 {
     for (int64_t t = 0; t < n; t++) {
         int64_t to = ((begin + t) * task->kv_heads + head) * WIDTH;
@@ -317,8 +320,8 @@ int attend_forest(const Task *task)
     return failed;
 }
 
-/* stems (n_trees * kv_heads, 2, stem, WIDTH): what each tree has to say to the stem's keys and values. They are summed in
-   order, so that threads do not decide how the sum is rounded. Returns as `attend_forest`. */
+/* stems (n_trees * kv_heads, 2, stem, WIDTH): what each tree has to say to the stem's keys and values. They are summed
+   in order, so that threads do not decide how the sum is rounded. Returns as `attend_forest`. */
 int pull_forest(const Task *task, float *stems)
 {
     int failed = 0;
@@ -354,6 +357,7 @@ int pull_forest(const Task *task, float *stems)
             append(&own, task, head, tree[0], tree[1]);
             prepare(&own, 1);
             before.n = far;
+            before.columns = padded(far);
             pull_span(task, head, &before, &own, tree[0], tree[1], scratch + 6 * padded(prompt) * WIDTH);
             for (int64_t i = 0; i < prompt * WIDTH; i++) {
                 own.key_grad[i] += context.key_grad[far * WIDTH + i];

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from assay.kernels.build import DTYPES, Unavailable, build
-from assay.kernels.decode import LANES
+from assay.kernels.build import DTYPES, LANES, Unavailable, addresses, build
 
 _ARRAYS = ("query", "key", "value", "mixed_in", "grad", "cosine", "sine", "mixed", "query_grad", "key_grad")
 _OTHERS = ("value_grad", "normaliser", "trees", "spans")
@@ -39,7 +38,7 @@ class Spans:
     stem: int
     """Tokens of the stem, 0 where there is none."""
     longest: int
-    """Tokens of the longest prompt with its stem, or of an answer that is longer."""
+    """At least the tokens of the longest prompt with its stem, and of the longest answer."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,7 @@ class AttentionKernels:
         if dtype not in DTYPES or width % LANES:
             raise Unavailable(f"no kernels for {dtype} and heads of {width}")
         library = build("attention", BFLOAT16=DTYPES[dtype], WIDTH=width, GROUP=group)
+        self._dtype, self._width = dtype, width
         self._attend, self._pull = library.attend_forest, library.pull_forest
         self._attend.argtypes, self._pull.argtypes = [ctypes.c_void_p], [ctypes.c_void_p] * 2
 
@@ -72,9 +72,9 @@ class AttentionKernels:
         With ``turn`` queries and keys are as they were before their positions turned them. Raises MemoryError.
         """
         mixed = torch.empty_like(query)
-        normaliser = torch.empty(query.shape[:2])
-        arrays = {"query": query, "key": key, "value": value, "mixed": mixed, "normaliser": normaliser}
-        _called(self._attend, _task(arrays, key, spans, scaling, turn))
+        normaliser = torch.empty(query.shape[:2], dtype=torch.float32)
+        arrays = {"query": query, "key": key, "value": value, "mixed": mixed}
+        _called(self._attend, self._task(arrays, normaliser, spans, scaling, turn))
         return mixed, normaliser
 
     def backward(
@@ -92,21 +92,29 @@ class AttentionKernels:
         """Gradients of queries, keys and values from that of the results (N, H, D). Raises MemoryError."""
         made = {"query_grad": query, "key_grad": key, "value_grad": value}
         made = {name: torch.empty_like(like) for name, like in made.items()}
-        read = {"query": query, "key": key, "value": value, "mixed_in": mixed, "grad": grad, "normaliser": normaliser}
-        stems = torch.empty(len(spans.trees) * key.shape[1], 2, spans.stem, key.shape[2])
-        _called(self._pull, _task(read | made, key, spans, scaling, turn), stems.data_ptr())
+        read = {"query": query, "key": key, "value": value, "mixed_in": mixed, "grad": grad}
+        stems = torch.empty(len(spans.trees) * key.shape[1], 2, spans.stem, key.shape[2], dtype=torch.float32)
+        _called(self._pull, self._task(read | made, normaliser, spans, scaling, turn), stems.data_ptr())
         return made["query_grad"], made["key_grad"], made["value_grad"]
 
-
-def _task(arrays: dict[str, Tensor], key: Tensor, spans: Spans, scaling: float, turn: Turn | None) -> _Task:
-    arrays |= {"trees": spans.trees, "spans": spans.answers}
-    if turn is not None:
-        arrays |= {"cosine": turn.cosine, "sine": turn.sine}
-    for name, array in arrays.items():
-        assert array.is_contiguous(), name
-    sizes = (len(key), len(spans.trees), key.shape[1], spans.stem, spans.longest)
-    addresses = {name: array.data_ptr() for name, array in arrays.items()}
-    return _Task(**addresses, **dict(zip(_SIZES, sizes, strict=True)), scaling=scaling)
+    def _task(
+        self, arrays: dict[str, Tensor], normaliser: Tensor, spans: Spans, scaling: float, turn: Turn | None
+    ) -> _Task:
+        key = arrays["key"]
+        numbers = {"normaliser": normaliser}
+        if turn is not None:
+            if turn.cosine.shape != (len(key), self._width) or turn.sine.shape != turn.cosine.shape:
+                raise ValueError(f"positions turn heads of {self._width}, not {tuple(turn.cosine.shape)}")
+            numbers |= {"cosine": turn.cosine, "sine": turn.sine}
+        places = {"trees": spans.trees, "spans": spans.answers}
+        sizes = (len(key), len(spans.trees), key.shape[1], spans.stem, spans.longest)
+        return _Task(
+            **dict(zip(arrays, addresses(self._dtype, *arrays.values()), strict=True)),
+            **dict(zip(numbers, addresses(torch.float32, *numbers.values()), strict=True)),
+            **dict(zip(places, addresses(torch.int64, *places.values()), strict=True)),
+            **dict(zip(_SIZES, sizes, strict=True)),
+            scaling=scaling,
+        )
 
 
 def _called(function: Any, task: _Task, *more: int) -> None:

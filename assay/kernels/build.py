@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from assay.errors import AssayError
 
@@ -20,9 +21,12 @@ FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fope
 """Sums are reordered only where the source says so, and nothing is assumed of NaN."""
 DTYPES: Mapping[torch.dtype, int] = {torch.float32: 0, torch.bfloat16: 1}
 """Precisions of stored numbers, and what ``BFLOAT16`` is for them."""
+_OPENMP = re.compile(r"(/.*/lib(?:gomp|iomp5|omp)\b[^/\n]*\.so[^/\n]*)$", re.MULTILINE)
 _TELLING = re.compile("error:|undefined reference")
 LONGEST = 60
 """Seconds that a compiler may take."""
+LANES = 16
+"""Numbers that are computed with at once: heads are a multiple of them."""
 
 
 class Unavailable(AssayError):
@@ -60,15 +64,30 @@ def why_not() -> str | None:
 
 
 def _openmp() -> Path:
-    """The library of threads that torch works with: with another one beside it the two would contend for the cores."""
+    """The library of threads that torch works with: with another one beside it the two would contend for the cores.
+
+    Other packages may have loaded one of their own; torch's is the one in its folders, or the only one.
+    """
     try:
         loaded = Path("/proc/self/maps").read_text(encoding="utf-8")
     except OSError:
         raise Unavailable("kernels are compiled on Linux only") from None
-    found = re.search(r"(/.*/lib(?:gomp|iomp5|omp)\b[^/\n]*\.so[^/\n]*)$", loaded, re.MULTILINE)
-    if found is None:
-        raise Unavailable("this torch has no OpenMP")
-    return Path(found[1])
+    found = {Path(path) for path in _OPENMP.findall(loaded)}
+    packages = Path(torch.__file__).resolve().parents[1]
+    of_torch = [p for p in found if {packages / "torch", packages / "torch.libs"} & set(p.resolve().parents)]
+    chosen = of_torch or list(found)
+    if len(chosen) != 1:
+        raise Unavailable("this torch has no OpenMP" if not found else "several OpenMP libraries are loaded")
+    return chosen[0]
+
+
+def addresses(dtype: torch.dtype, *tensors: Tensor) -> tuple[int, ...]:
+    """Where the tensors' numbers lie. Raises ValueError unless they lie there one after the other, in ``dtype``."""
+    for tensor in tensors:
+        if tensor.dtype != dtype or tensor.device.type != "cpu" or not tensor.is_contiguous():
+            what = f"{tensor.dtype} on {tensor.device} with strides {tensor.stride()}"
+            raise ValueError(f"a kernel takes contiguous {dtype} on the CPU, not {what}")
+    return tuple(tensor.data_ptr() for tensor in tensors)
 
 
 def _run(command: list[str]) -> None:

@@ -28,8 +28,9 @@ static inline void rotate(const number *restrict x, const number *restrict cosin
 /* Sixteen vectors to the vector of their sums. At each stage lanes with bit `half` come from the later vector. */
 static inline lanes sums(lanes vectors[16])
 {
-#define EACH(take) {take(0), take(1), take(2), take(3), take(4), take(5), take(6), take(7), take(8), take(9), take(10), \
-                    take(11), take(12), take(13), take(14), take(15)}
+#define EACH(take)                                                                                             \
+    {take(0), take(1), take(2),  take(3),  take(4),  take(5),  take(6),  take(7),                              \
+     take(8), take(9), take(10), take(11), take(12), take(13), take(14), take(15)}
 #define STAGE(half)                                                                                            \
     {                                                                                                          \
         const words kept = EACH(KEPT_##half), crossed = EACH(CROSSED_##half);                                  \
@@ -107,16 +108,16 @@ static inline float soften(float *scores, int64_t n)
    qkv (n, (GROUP + 2) kv_heads, WIDTH): queries, keys, values. cosine, sine (n, WIDTH). keys, values (slots, kv_heads,
    capacity, WIDTH): the cache; row r has slot r. A row at `positions` sees positions from `first` to its own; those
    below `shared` it reads from the slot `source`, whose are the same. Rows of one source follow each other in `order`,
-   so that what they share is read from memory once. scratch: threads x GROUP x stride, which is 15 more than the longest row or above. mixed (n, GROUP kv_heads,
-   WIDTH). */
+   so that what they share is read from memory once. scratch: threads x GROUP x stride, the longest row and 16 more.
+   mixed (n, GROUP kv_heads, WIDTH). */
 void attend(const number *restrict qkv, const number *restrict cosine, const number *restrict sine,
             number *restrict keys, number *restrict values, const int64_t *restrict order,
             const int64_t *restrict positions, const int64_t *restrict first, const int64_t *restrict source,
             const int64_t *restrict shared, float *restrict scratch, number *restrict mixed, int64_t n,
-            int64_t kv_heads, int64_t capacity, int64_t stride, float scaling)
+            int64_t kv_heads, int64_t capacity, int64_t stride, float scaling, int threads)
 {
     int64_t heads = GROUP * kv_heads, units = n * kv_heads, slot = kv_heads * capacity * WIDTH;
-#pragma omp parallel
+#pragma omp parallel num_threads(threads)
     {
         float *scores = scratch + omp_get_thread_num() * GROUP * stride;
 #pragma omp for schedule(static)
@@ -131,7 +132,8 @@ void attend(const number *restrict qkv, const number *restrict cosine, const num
             int64_t theirs = shared[row] > start ? shared[row] - start : 0, own = start + theirs;
 
             fetch(own_values + own * WIDTH, position - own);
-            if (unit % n == 0 || source[order[unit % n - 1]] != source[row]) fetch(their_values + start * WIDTH, theirs);
+            if (unit % n == 0 || source[order[unit % n - 1]] != source[row])
+                fetch(their_values + start * WIDTH, theirs);
             lanes query[GROUP][PARTS];
             for (int g = 0; g < GROUP; g++) {
                 number turned[WIDTH];
@@ -186,8 +188,8 @@ void gate(const number *restrict gate_up, number *restrict gated, int64_t rows, 
     for (int64_t row = 0; row < rows; row++) {
         const number *restrict gates = gate_up + 2 * row * size, *restrict ups = gates + size;
         for (int64_t i = 0; i < size; i++) {
-            float x = wide(gates[i]), e = exponential(x < 0 ? x : -x);  /* e^-|x| does not overflow */
-            gated[row * size + i] = narrow((x < 0 ? e : 1.0f) / (1.0f + e) * x * wide(ups[i]));
+            float x = wide(gates[i]);
+            gated[row * size + i] = narrow(x * sigmoid(x) * wide(ups[i]));
         }
     }
 }

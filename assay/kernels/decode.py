@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import c_float, c_int64, c_void_p
+from ctypes import c_float, c_int, c_int64, c_void_p
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from assay.kernels.build import DTYPES, Unavailable, build
-
-LANES = 16
-"""Numbers that are computed with at once: heads are a multiple of them."""
+from assay.kernels.build import DTYPES, LANES, Unavailable, addresses, build
 
 
 @dataclass(frozen=True)
@@ -43,12 +40,12 @@ class DecodeKernels:
             raise Unavailable(f"no kernels for {dtype} and heads of {width}")
         library = build("decode", BFLOAT16=DTYPES[dtype], WIDTH=width, GROUP=group)
         self._attend, self._normalise, self._gate = library.attend, library.normalise, library.gate
-        self._attend.argtypes = [c_void_p] * 12 + [c_int64] * 4 + [c_float]
+        self._attend.argtypes = [c_void_p] * 12 + [c_int64] * 4 + [c_float, c_int]
         self._normalise.argtypes = [c_void_p] * 4 + [c_int64] * 2 + [c_float]
         self._gate.argtypes = [c_void_p] * 2 + [c_int64] * 2
         for function in (self._attend, self._normalise, self._gate):
             function.restype = None
-        self._width, self._group = width, group
+        self._dtype, self._width, self._group = dtype, width, group
 
     def attend(
         self, qkv: Tensor, cosine: Tensor, sine: Tensor, rows: CachedRows, layer: int, first: Tensor, scaling: float
@@ -61,32 +58,29 @@ class DecodeKernels:
         keys, values = rows.keys[layer], rows.values[layer]
         kv_heads, capacity = keys.shape[1:3]
         count, heads = len(qkv), kv_heads * self._group
+        if cosine.shape[-1] != self._width or qkv[0].numel() != (heads + 2 * kv_heads) * self._width:
+            raise ValueError(f"heads of {self._width}, {heads} and twice {kv_heads}, not {tuple(qkv.shape)}")
         mixed = qkv.new_empty(count, heads * self._width)
-        stride = rows.longest + LANES
-        scratch = torch.empty(torch.get_num_threads(), self._group, stride)
-        order, positions, source, shared = rows.order, rows.positions, rows.source, rows.shared
-        read = (qkv, cosine, sine, keys, values, order, positions, first, source, shared, scratch, mixed)
-        self._attend(*map(_address, read), count, kv_heads, capacity, stride, scaling)
+        threads, stride = torch.get_num_threads(), rows.longest + LANES
+        scratch = torch.empty(threads, self._group, stride, dtype=torch.float32)
+        self._attend(
+            *addresses(self._dtype, qkv, cosine, sine, keys, values),
+            *addresses(torch.int64, rows.order, rows.positions, first, rows.source, rows.shared),
+            scratch.data_ptr(), mixed.data_ptr(), count, kv_heads, capacity, stride, scaling, threads,
+        )  # fmt: skip
         return mixed
 
     def normalise(self, x: Tensor, weight: Tensor, eps: float, added: Tensor | None = None) -> Tensor:
         """x / sqrt(mean(x^2) + eps) * weight over the last axis, after ``added`` has been added to x in place."""
-        normal = torch.empty_like(x)
-        size = len(weight)
-        self._normalise(
-            _address(x), added if added is None else _address(added), *map(_address, (weight, normal)),
-            x.numel() // size, size, eps,
-        )  # fmt: skip
+        normal, size = torch.empty_like(x), len(weight)
+        x_at, weight_at = addresses(self._dtype, x, weight)
+        (added_at,) = (None,) if added is None else addresses(self._dtype, added)
+        self._normalise(x_at, added_at, weight_at, normal.data_ptr(), x.numel() // size, size, eps)
         return normal
 
     def gate(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up of (..., 2 F), gate and up side by side: (..., F)."""
         size = gate_up.shape[-1] // 2
         gated = gate_up.new_empty(*gate_up.shape[:-1], size)
-        self._gate(*map(_address, (gate_up, gated)), gated.numel() // size, size)
+        self._gate(*addresses(self._dtype, gate_up), gated.data_ptr(), gated.numel() // size, size)
         return gated
-
-
-def _address(tensor: Tensor) -> int:
-    assert tensor.is_contiguous(), tensor.shape
-    return tensor.data_ptr()

@@ -3,8 +3,8 @@
 #include "numbers.h"
 
 /* logits (rows, vocabulary); over (rows,): 1 / temperature; uniforms (rows,) in [0, 1), negative: the likeliest token.
-   scratch (rows, blocks). tokens (rows,); logprobs (rows,): log softmax(logits * over) at them; totals (rows,): the sums
-   of e^(logit - largest), not finite where the logits hold NaN or infinity. */
+   scratch (rows, blocks). tokens (rows,); logprobs (rows,): log softmax(logits * over) at them; totals (rows,): the
+   sums of e^(logit - largest), not finite where the logits hold NaN or infinity. */
 void draw(const number *restrict logits, const float *restrict over, const double *restrict uniforms,
           float *restrict scratch, int64_t *restrict tokens, float *restrict logprobs, double *restrict totals,
           int64_t rows, int64_t vocabulary)
@@ -34,7 +34,7 @@ void draw(const number *restrict logits, const float *restrict over, const doubl
             while (wide(z[token]) < top) token++;
         } else {
             double target = uniforms[row] * total, before = 0, reached = 0;
-            int64_t block = 0;  /* the first whose cumulative sum exceeds the target, else the last that adds anything */
+            int64_t block = 0;  /* the first whose cumulative sum exceeds the target, else the last that adds to it */
             for (int64_t b = 0; b < blocks; b++) {
                 if (sums[b] > 0) block = b, before = reached;
                 reached += sums[b];

@@ -7,7 +7,7 @@ from ctypes import c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from assay.kernels.build import DTYPES, Unavailable, build
+from assay.kernels.build import DTYPES, Unavailable, addresses, build
 
 
 class DrawKernel:
@@ -17,7 +17,9 @@ class DrawKernel:
         """``block``: logits whose masses are summed together. Raises Unavailable."""
         if dtype not in DTYPES:
             raise Unavailable(f"no kernels for {dtype}")
-        self._dtype, self._block = dtype, block
+        self.dtype = dtype
+        """Of the logits that it takes."""
+        self._block = block
         self._draw = build("draw", BFLOAT16=DTYPES[dtype], BLOCK=block).draw
         self._draw.argtypes, self._draw.restype = [c_void_p] * 7 + [c_int64] * 2, None
 
@@ -28,10 +30,13 @@ class DrawKernel:
         Where a sum is not finite the logits hold NaN or infinity, and the rest of that row means nothing.
         """
         rows, vocabulary = logits.shape
-        logits, over = logits.to(self._dtype).contiguous(), (1 / temperatures.double()).float()
-        tokens, logprobs = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
+        logits, over = logits.contiguous(), (1 / temperatures.double()).float()
+        tokens, logprobs = torch.empty(rows, dtype=torch.int64), torch.empty(rows, dtype=torch.float32)
         totals = torch.empty(rows, dtype=torch.float64)
-        scratch = torch.empty(rows, -(-vocabulary // self._block))
-        touched = (logits, over, uniforms.contiguous(), scratch, tokens, logprobs, totals)
-        self._draw(*(tensor.data_ptr() for tensor in touched), rows, vocabulary)
+        scratch = torch.empty(rows, -(-vocabulary // self._block), dtype=torch.float32)
+        made = (scratch, tokens, logprobs, totals)
+        self._draw(
+            *addresses(self.dtype, logits), *addresses(torch.float32, over),
+            *addresses(torch.float64, uniforms.contiguous()), *(tensor.data_ptr() for tensor in made), rows, vocabulary,
+        )  # fmt: skip
         return tokens, logprobs, totals

@@ -20,11 +20,12 @@ static inline float wide(number x)
     return word.value;
 }
 
-/* To the nearest, ties to even. */
+/* To the nearest, ties to even; NaN stays. */
 static inline number narrow(float x)
 {
     union { float value; uint32_t bits; } word = {x};
-    return (number)((word.bits + 0x7fff + ((word.bits >> 16) & 1)) >> 16);
+    uint32_t rounded = (word.bits + 0x7fff + ((word.bits >> 16) & 1)) >> 16;
+    return (number)(x == x ? rounded : 0x7fc0);
 }
 
 static inline lanes load(const number *from)
@@ -79,6 +80,13 @@ static inline float exponential(float x)
     p = p * r + 1.0f / 6;
     p = p * r + 0.5f;
     p = p * r * r + r + 1.0f;
-    union { int32_t bits; float value; } power = {((int32_t)k + 127) * (1 << 23)};
+    union { uint32_t bits; float value; } power = {(uint32_t)((int32_t)(k > -126.0f ? k : -126.0f) + 127) << 23};
     return x < -87.0f ? 0.0f : p * power.value;
+}
+
+/* 1 / (1 + e^-x), by e^-|x|, which does not overflow. */
+static inline float sigmoid(float x)
+{
+    float e = exponential(x < 0 ? x : -x);
+    return (x < 0 ? e : 1.0f) / (1.0f + e);
 }

@@ -6,8 +6,8 @@
 #include "numbers.h"
 
 /* y = x r w with r = (mean(x^2) + eps)^-1/2, for rows of `size`; r (rows,) is kept. */
-void normalise(const float *restrict x, const float *restrict weight, number *restrict y, float *restrict r, int64_t rows,
-               int64_t size, float eps)
+void normalise(const float *restrict x, const float *restrict weight, number *restrict y, float *restrict r,
+               int64_t rows, int64_t size, float eps)
 {
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
@@ -22,10 +22,10 @@ void normalise(const float *restrict x, const float *restrict weight, number *re
 
 /* dx = r (w dy - n mean(w dy n)) with n = x r, and dw = sum(dy n): each thread's share in weight_grads (threads, size),
    which begin at zero. */
-void pull_norm(const float *restrict x, const float *restrict weight, const float *restrict r, const number *restrict dy,
-               float *restrict dx, float *restrict weight_grads, int64_t rows, int64_t size)
+void pull_norm(const float *restrict x, const float *restrict weight, const float *restrict r,
+               const number *restrict dy, float *restrict dx, float *restrict weight_grads, int64_t rows, int64_t size, int threads)
 {
-#pragma omp parallel
+#pragma omp parallel num_threads(threads)
     {
         float *restrict mine = weight_grads + omp_get_thread_num() * size;
 #pragma omp for schedule(static)
@@ -46,12 +46,6 @@ void pull_norm(const float *restrict x, const float *restrict weight, const floa
     }
 }
 
-static inline float sigmoid(float x)
-{
-    float e = exponential(x < 0 ? x : -x);  /* e^-|x| does not overflow */
-    return (x < 0 ? e : 1.0f) / (1.0f + e);
-}
-
 /* h = silu(g) u. */
 void gate(const number *restrict g, const number *restrict u, number *restrict h, int64_t n)
 {
@@ -62,7 +56,8 @@ void gate(const number *restrict g, const number *restrict u, number *restrict h
     }
 }
 
-/* From dh, which du may overwrite: h once more, du = dh silu(g), dg = dh u silu'(g); silu'(g) = s (1 + g (1 - s)) with s = sigmoid(g). */
+/* From dh, which du may overwrite: h once more, du = dh silu(g), dg = dh u silu'(g), where
+   silu'(g) = s (1 + g (1 - s)) with s = sigmoid(g). */
 void pull_gate(const number *restrict g, const number *restrict u, const number *dh, number *restrict h,
                number *restrict dg, number *du, int64_t n)
 {

@@ -1,7 +1,7 @@
 """Attention of packed trees by compiled loops: what :mod:`assay.policy.forest` does, on a CPU with a C compiler.
 
-One call a layer instead of some ten of torch's kernel and as many copies around them, none of which pads: with short
-answers a quarter of the time (benchmarks/choices.py). What is kept for the backward pass is the same.
+One call a layer instead of some ten of torch's kernel and as many copies around them, which pad answers to each other's
+length. What is kept for the backward pass is the same.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from assay.kernels.attention import AttentionKernels, Spans, Turn
 from assay.kernels.build import Unavailable
 from assay.policy.forest import STEMS, laid_out
 from assay.policy.packing import MicroBatch
+from assay.policy.sublayers import alike
+from assay.rollout.weights import head_shape
 
 MAPS = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _kernels = cache(AttentionKernels)
@@ -26,11 +28,8 @@ _kernels = cache(AttentionKernels)
 
 def compilable(dtype: torch.dtype, config: Any) -> bool:
     """Are there kernels for a model of this shape, with queries, keys and values in ``dtype``?"""
-    heads = config.num_attention_heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
     try:
-        _kernels(dtype, width, heads // kv_heads)
+        _kernels(dtype, *head_shape(config))
     except Unavailable:
         return False
     return True
@@ -100,31 +99,28 @@ class _Attention(torch.autograd.Function):
 def fuse_attention(trunk: nn.Module) -> int:
     """Have attention modules leave the turning of queries and keys to the loops, where that is all that they do.
 
-    Four linear maps, rotary positions over whole heads and attention: compared on a probe, with its gradients. Returns
-    how many do so now; `assay.policy.sublayers.restore_sublayers` gives them their own forwards back.
+    Four linear maps, rotary positions over whole heads and attention: each compared on a probe, with its gradients,
+    since layers of one class may differ in whether positions turn them. Returns how many do so now;
+    `assay.policy.sublayers.restore_sublayers` gives them their own forwards back.
     """
-    agreed: dict[type, bool] = {}
     fused = 0
     for module in trunk.modules():
-        if {name for name, _ in module.named_children()} != MAPS or not hasattr(module, "scaling"):
-            continue
-        if type(module) not in agreed:
-            agreed[type(module)] = _agree(module)
-        if agreed[type(module)]:
+        maps = {name for name, _ in module.named_children()} == MAPS
+        if maps and hasattr(module, "scaling") and _agree(module):
             module.forward = MethodType(_attention, module)
             fused += 1
     return fused
 
 
-def _attention(self: Any, hidden_states: Tensor, position_embeddings: Any, *others: Any, **more: Any) -> Any:
+def _attention(self: Any, hidden_states: Tensor, **more: Any) -> Any:
     """What an attention module computes, in a compiled forest; elsewhere by its own forward."""
-    places = more.get("places")
-    if not isinstance(places, CompiledForest):
-        return type(self).forward(self, hidden_states, position_embeddings, *others, **more)
+    places, positions = more.get("places"), more.get("position_embeddings")
+    if not isinstance(places, CompiledForest) or positions is None or positions[0].shape[-1] != self.head_dim:
+        return type(self).forward(self, hidden_states, **more)
     maps = (self.q_proj, self.k_proj, self.v_proj)
     query, key, value = (a_map(hidden_states)[0].unflatten(-1, (-1, self.head_dim)) for a_map in maps)
-    turn = Turn(*(part[0].float().contiguous() for part in position_embeddings))
-    mixed = places.mixed(query, key.to(value.dtype), value, float(self.scaling), turn)
+    turn = Turn(*(part[0].float().contiguous() for part in positions))
+    mixed = places.mixed(query.to(value.dtype), key.to(value.dtype), value, float(self.scaling), turn)
     return self.o_proj(mixed.flatten(1)[None]), None
 
 
@@ -145,4 +141,4 @@ def _agree(module: Any) -> bool:
                 found.append([y.detach(), *torch.autograd.grad(y, wanted, upstream)])
     except (TypeError, ValueError, RuntimeError, AttributeError):  # it wants to be told other things
         return False
-    return all(float((a - b).abs().max()) <= 1e-4 * float(b.abs().max()) + 1e-12 for b, a in zip(*found, strict=True))
+    return alike(found[0], found[1], 1e-4)

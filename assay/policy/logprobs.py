@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from assay.rollout.weights import causal_lm_of
 
 Ragged = Literal["compiled", "trees", "rows", "no"]
 """Attention of trees by compiled loops or by torch's kernel, of padded rows, or a trunk that forwards padding."""
+LOG = logging.getLogger("assay")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -138,8 +140,9 @@ def make_scorer(
 
     The trunk is ragged where the model's attention can be (it goes through SDPA and passes on what it is given), in
     trees where that can be compiled (``kernels``) or torch has the kernel for it, else it forwards padded rows. Its
-    norms, linear maps and feed-forward parts are fused (:mod:`assay.policy.sublayers`). Raises UserError for an
-    architecture whose trunk and head do not reproduce its own logits.
+    norms, linear maps and feed-forward parts are fused (:mod:`assay.policy.sublayers`). Where what is compiled gives
+    other log-probs in the precision of the products, a warning says so and torch's operations do it all. Raises
+    UserError for an architecture whose trunk and head do not reproduce its own logits.
     """
     inner = causal_lm_of(model)
     trunk: Any = inner.base_model
@@ -158,7 +161,20 @@ def make_scorer(
     fuse_sublayers(trunk, weights, kernels)
     if ragged == "compiled":
         fuse_attention(trunk)
-    return replace(plain, head=replace(plain.head, weights=weights), autocast=autocast, ragged=ragged)
+    scorer = replace(plain, head=replace(plain.head, weights=weights), autocast=autocast, ragged=ragged)
+    wrong = _wrong(inner, scorer) if ragged == "compiled" else None
+    if wrong is None:
+        return scorer
+    LOG.warning("the update does not use compiled kernels, which would be faster: %s", wrong)
+    return make_scorer(
+        model,
+        temperature=temperature,
+        chunk=chunk,
+        compute_dtype=compute_dtype,
+        device=device,
+        entropy_gradient=entropy_gradient,
+        kernels=False,
+    )
 
 
 def _raggedness(model: Any, plain: Scorer, kernels: bool) -> Ragged:

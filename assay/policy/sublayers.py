@@ -105,10 +105,10 @@ class RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype, compiled: bool) -> Tensor:
         """y (..., H)."""
-        x = x.to(weight.dtype)
+        x = x.to(weight.dtype).contiguous()
         ctx.kernels = kernels = sublayer_kernels(dtype) if compiled else None
         if kernels:
-            y, r = kernels.normalise(x.contiguous(), weight.detach(), eps)
+            y, r = kernels.normalise(x, weight.detach(), eps)
             ctx.save_for_backward(x, weight, r)
             return y
         r = torch.linalg.vecdot(x, x).div_(x.shape[-1]).add_(eps).rsqrt_().unsqueeze(-1)
@@ -267,4 +267,10 @@ def _agree(module: Any, forward: MethodType) -> bool:
             found.append([y.detach(), *gradients])
     for p, gradient in zip(wanted, before, strict=True):
         p.grad = gradient
-    return all(float((a - b).abs().max()) <= 1e-5 * float(b.abs().max()) + 1e-12 for b, a in zip(*found, strict=True))
+    return alike(found[0], found[1], 1e-5)
+
+
+def alike(ones: list[Tensor], others: list[Tensor], gap: float) -> bool:
+    """Does no pair differ by more than ``gap`` of the first one's largest number?"""
+    pairs = zip(ones, others, strict=True)
+    return all(float((one - other).abs().max()) <= gap * float(one.abs().max()) + 1e-12 for one, other in pairs)

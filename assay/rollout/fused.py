@@ -26,7 +26,7 @@ from assay.rollout.packed import Library, Packed, library_for
 from assay.rollout.projection import Dense, Int8, Projection, Unfusable, check_linear
 from assay.rollout.shared import KERNEL
 from assay.rollout.views import CacheView
-from assay.rollout.weights import GenerationWeights, causal_lm_of
+from assay.rollout.weights import GenerationWeights, causal_lm_of, head_shape
 
 LOG = logging.getLogger("assay")
 
@@ -170,7 +170,8 @@ class Block:
         y = self.qkv(x if self.before is None else self.before(x))
         heads = self._normed(y.view(*y.shape[:2], self.heads + 2 * self.kv_heads, -1))
         if self.kernels and view.rows:
-            mixed = self.kernels.attend(heads, cos, sin, view.rows, layer, mask, self.scaling).view(*x.shape[:2], -1)
+            turn = cos.to(heads.dtype), sin.to(heads.dtype)
+            mixed = self.kernels.attend(heads, *turn, view.rows, layer, mask, self.scaling).view(*x.shape[:2], -1)
         else:
             mixed = self._attended(heads, cos, sin, mask, view, layer)
         y = self.out(mixed)
@@ -284,9 +285,14 @@ class Maker:
 
     def head(self, causal_lm: Any, embedding: nn.Module) -> Projection:
         """The output head; where it is tied to the embedding, on ``embedding``, what the network has of that."""
-        own = causal_lm.get_output_embeddings()
-        tied = own.weight is causal_lm.get_input_embeddings().weight
-        return self.projection(own) if self.int8 or self.library or not tied else Dense([embedding], self.dtype)
+        if self.head_is_embedding(causal_lm):
+            return Dense([embedding], self.dtype)
+        return self.projection(causal_lm.get_output_embeddings())
+
+    def head_is_embedding(self, causal_lm: Any) -> bool:
+        """Are the head's products with the very tensor that is embedded from?"""
+        tied = causal_lm.get_output_embeddings().weight is causal_lm.get_input_embeddings().weight
+        return tied and not self.int8 and self.library is None
 
 
 class FusedNetwork:
@@ -325,7 +331,9 @@ class FusedNetwork:
         self._kinds = tuple(dict.fromkeys(kinds))
         self._rotary = copy.deepcopy(trunk.rotary_emb)
         self._by_kind = "layer_type" in inspect.signature(self._rotary.forward).parameters
-        self._embed = GenerationWeights(causal_lm.get_input_embeddings(), self.dtype, snapshot=snapshot)
+        copied = snapshot or make.head_is_embedding(causal_lm)  # else the trainer's own, rounded when they are read
+        embeddings = causal_lm.get_input_embeddings()
+        self._embed = GenerationWeights(embeddings, self.dtype if copied else None, snapshot=snapshot)
         self._norm = make.norm(trunk.norm)
         self._head = make.head(causal_lm, self._embed.module)
         self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
@@ -336,7 +344,7 @@ class FusedNetwork:
 
     def forward(self, ids: Tensor, positions: Tensor, mask: Tensor | dict[str, Tensor], view: CacheView) -> Tensor:
         """See `Network`."""
-        x = self._embed.module(ids)
+        x = self._embed.module(ids).to(self.dtype)
         rotations = {kind: self._rotation(x, positions, kind) for kind in self._kinds}
         for layer, block in enumerate(self._blocks):
             x = block.forward(
@@ -373,10 +381,8 @@ class FusedNetwork:
 
 def kernels_for(dtype: torch.dtype, config: Any) -> DecodeKernels | None:
     """What is compiled for a model of this shape; ``None`` where nothing can be: the log says why."""
-    heads = config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
     try:
-        return DecodeKernels(dtype, width, heads // config.num_key_value_heads)
+        return DecodeKernels(dtype, *head_shape(config))
     except Unavailable as reason:
         LOG.info("decoding without compiled kernels, which would be faster: %s", reason)
         return None

@@ -78,10 +78,13 @@ def sample(
     """Draw one token per row.
 
     ``logits`` (B, V) of any float dtype, ``uniforms`` (B,) float64 in [0, 1), ``sampling`` one per row. A
-    token of probability zero is never returned. ``kernel``: draws from what is not cut, for logits on the CPU. Raises
-    AssayError when a row's logits hold NaN or +inf.
+    token of probability zero is never returned. ``kernel``: draws from what is not cut, where the logits are of its
+    precision. Raises AssayError when a row's logits hold NaN or +inf.
     """
-    drawn = _draw(logits, uniforms, sampling) if kernel is None else _compiled(kernel, logits, uniforms, sampling)
+    if kernel is None or kernel.dtype != logits.dtype:
+        drawn = _draw(logits, uniforms, sampling)
+    else:
+        drawn = _compiled(kernel, logits, uniforms, sampling)
     cutting = [row for row, s in enumerate(sampling) if s.cuts]
     if not cutting:
         return drawn
@@ -97,11 +100,17 @@ def sample(
 
 
 def draw_kernel(dtype: torch.dtype) -> DrawKernel | None:
-    """What draws from logits of a precision on the CPU; ``None`` where nothing can be compiled."""
+    """What draws from logits of a precision on the CPU; ``None`` where nothing can be compiled that does it right."""
     try:
-        return DrawKernel(dtype, BLOCK)
+        kernel = DrawKernel(dtype, BLOCK)
     except Unavailable:
         return None
+    logits = torch.cos(torch.arange(7 * 300) * 0.7).view(7, 300).mul(5).to(dtype)
+    uniforms = torch.arange(7, dtype=torch.float64) / 7 + 0.05
+    wanted = _draw(logits, uniforms, [Sampling(temperature=0.8)] * 7)
+    found = _compiled(kernel, logits, uniforms, [Sampling(temperature=0.8)] * 7)
+    close = torch.allclose(found.full_logprobs, wanted.full_logprobs, rtol=1e-3, atol=1e-3)
+    return kernel if close and torch.equal(found.tokens, wanted.tokens) else None
 
 
 def _compiled(

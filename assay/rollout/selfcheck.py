@@ -102,12 +102,16 @@ def _fused(
     Where only one without compiled kernels does, a warning says so.
     """
     network = FusedNetwork(model, dtype, snapshot=snapshot, compiled=compiled)
-    difference = _difference(ModelRunner(network, prefill_tokens), plain)
-    if difference <= TOLERANCE[dtype or network.dtype]:
-        return network
-    why = f"its fused logits differ from the model's own by {difference:.3g} (relative norm)"
+    try:
+        difference = _difference(ModelRunner(network, prefill_tokens), plain)
+        if difference <= TOLERANCE[dtype or network.dtype]:
+            return network
+        why = f"its fused logits differ from the model's own by {difference:.3g} (relative norm)"
+    except REFUSALS as error:
+        why = _reason(error)
     if network.kernels is None:
         raise Unfusable(why)
+    del network  # its weights, before those of another one
     network = _fused(model, plain, prefill_tokens, dtype, snapshot, compiled=False)
     LOG.warning("decoding does not use compiled kernels, which would be faster: %s", why)
     return network

@@ -23,6 +23,13 @@ def causal_lm_of(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
+def head_shape(config: Any) -> tuple[int, int]:
+    """Numbers of a head, and query heads to a KV head, from a text config."""
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return width, heads // (getattr(config, "num_key_value_heads", None) or heads)
+
+
 class GenerationWeights:
     """The module to generate with, and how it follows the trainer's."""
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tiny import tiny_model, tiny_tokenizer
+from torch import Tensor
 
 from assay.doctor import kernels as reported
 from assay.kernels import build as building
-from assay.kernels.build import Unavailable, build, why_not
+from assay.kernels.attention import AttentionKernels
+from assay.kernels.build import Unavailable, addresses, build, why_not
+from assay.kernels.decode import DecodeKernels
+from assay.policy.logprobs import make_scorer
 from assay.rollout.native import NativeEngine
 from assay.rollout.sampling import draw_kernel
 
@@ -81,3 +86,47 @@ def test_kernels_that_compute_something_else_are_not_used(
 def test_they_can_be_turned_off() -> None:
     engine = NativeEngine(tiny_model(), tiny_tokenizer(), compiled=False)
     assert engine.path == "native, fused products"
+
+
+def test_kernels_that_refuse_are_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """As where a family's rotary positions are of other shapes than its heads."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("not these")
+
+    monkeypatch.setattr(DecodeKernels, "attend", refuse)
+    assert path() == "native, fused products"
+    assert "ValueError: not these" in caplog.text
+
+
+@pytest.mark.parametrize("family", ["llama", "olmo2", "qwen3", "gemma3"])
+def test_families_are_compiled_in_bfloat16_too(family: str, caplog: pytest.LogCaptureFixture) -> None:
+    engine = NativeEngine(tiny_model(family, dtype=torch.bfloat16), tiny_tokenizer())
+    assert engine.path == "native, fused products, compiled kernels"
+    assert caplog.text == ""
+
+
+def test_an_update_whose_kernels_compute_something_else_does_without(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The attention in float32 is right, the one in bfloat16, in which the update works, is not."""
+    pull = AttentionKernels.forward
+
+    def twice(self: AttentionKernels, query: Tensor, *others: Any, **more: Any) -> tuple[Tensor, Tensor]:
+        mixed, normaliser = pull(self, query, *others, **more)
+        return mixed * (2 if query.dtype == torch.bfloat16 else 1), normaliser
+
+    monkeypatch.setattr(AttentionKernels, "forward", twice)
+    settings = {"temperature": 1.0, "chunk": 16, "device": torch.device("cpu")}
+    sharp = tiny_model(sharpness=30.0)
+    assert make_scorer(sharp, compute_dtype="float32", **settings).ragged == "compiled"
+    assert make_scorer(sharp, compute_dtype="bfloat16", **settings).ragged == "trees"
+    assert "the update does not use compiled kernels" in caplog.text
+
+
+def test_what_is_not_laid_out_for_a_kernel_is_refused() -> None:
+    whole = torch.zeros(4, 6)
+    assert addresses(torch.float32, whole) == (whole.data_ptr(),)
+    for wrong in (whole.t(), whole.double(), whole[:, :3]):
+        with pytest.raises(ValueError, match="a kernel takes contiguous"):
+            addresses(torch.float32, wrong)

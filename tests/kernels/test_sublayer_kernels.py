@@ -13,6 +13,7 @@ from torch.nn.functional import rms_norm, silu
 
 from assay.kernels.build import Unavailable
 from assay.kernels.sublayers import SublayerKernels, sublayer_kernels
+from assay.policy.sublayers import RmsNorm
 
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16])
 GAPS = {torch.float32: 3e-6, torch.bfloat16: 2**-8}
@@ -69,3 +70,13 @@ def test_other_precisions_have_none() -> None:
     assert sublayer_kernels(torch.float64) is None
     with pytest.raises(Unavailable):
         SublayerKernels(torch.float16)
+
+
+def test_a_norm_of_what_does_not_lie_in_order() -> None:
+    """Queries are normalised after they were transposed, in some families."""
+    x = torch.randn(2, 3, 5, 16, generator=torch.Generator().manual_seed(0)).transpose(1, 2).requires_grad_()
+    weight = torch.linspace(0.5, 2, 16, requires_grad=True)
+    results = [RmsNorm.apply(x, weight, 1e-6, torch.float32, compiled) for compiled in (True, False)]
+    gradients = [torch.autograd.grad(y, (x, weight), torch.cos(y.detach())) for y in results]
+    for mine, theirs in zip((results[0], *gradients[0]), (results[1], *gradients[1]), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)

@@ -11,7 +11,9 @@ import torch
 from policy_helpers import batch_of, begun_alike, make_groups
 from tiny import FAMILIES, tiny_model
 from torch import Tensor
+from transformers.models.llama.modeling_llama import LlamaAttention
 
+from assay.policy.compiled import CompiledForest
 from assay.policy.logprobs import Ragged, Scorer, make_scorer
 from assay.policy.packing import MicroBatch, microbatches
 from assay.policy.ragged import Rows
@@ -72,6 +74,45 @@ def test_compiled_loops_give_what_torchs_kernel_gives(family: str, stem: int) ->
     assert mine.keys() == theirs.keys()
     for name, gradient in theirs.items():
         torch.testing.assert_close(mine[name], gradient, rtol=1e-4, atol=1e-5 * float(gradient.abs().max()))
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_layers_that_positions_do_not_turn_keep_their_forward(layer: int) -> None:
+    """Layers of one class may differ in it (SmolLM3); each is probed."""
+    model = tiny_model()
+    own = model.model.layers[layer].self_attn
+    unturned = type("Unturned", (type(own),), {"forward": _unturned})
+    own.__class__ = unturned
+    scorer = scorer_of(model)
+    assert scorer.ragged == "compiled"
+    fused = ["forward" in vars(one.self_attn) for one in model.model.layers]
+    assert fused == [index != layer for index in range(2)]
+    micro = uneven()
+    found, mine = gradients(scorer, model, micro)
+    wanted, theirs = gradients(replace(scorer, ragged="trees"), model, micro)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(mine[name], gradient, rtol=1e-4, atol=1e-5 * float(gradient.abs().max()))
+
+
+def _unturned(self: Any, hidden_states: Tensor, position_embeddings: Any = None, **more: Any) -> Any:
+    cosine, sine = (torch.full_like(part, value) for part, value in zip(position_embeddings, (1, 0), strict=True))
+    return LlamaAttention.forward(self, hidden_states, position_embeddings=(cosine, sine), **more)
+
+
+def test_heads_that_are_turned_in_part_keep_their_forward() -> None:
+    """Positions narrower than heads are left to the module (Nemotron)."""
+    model = tiny_model()
+    attention = model.model.layers[0].self_attn
+    scorer_of(model)
+    assert "forward" in vars(attention)
+    micro = uneven()
+    places = CompiledForest.of(micro)
+    hidden = torch.randn(1, len(places.order), 64)
+    narrow = (torch.ones(1, len(places.order), 1), torch.zeros(1, len(places.order), 1))
+    own, _ = type(attention).forward(attention, hidden, position_embeddings=narrow, attention_mask=None, places=places)
+    found, _ = attention(hidden, position_embeddings=narrow, attention_mask=None, places=places)
+    assert torch.equal(found, own)
 
 
 def test_kernels_can_be_turned_off() -> None:

@@ -17,6 +17,7 @@ from assay.rollout.network import GeneralNetwork, Network
 from assay.rollout.runner import ModelRunner
 from assay.rollout.sampling import Sampling
 from assay.rollout.sequence import Sequence
+from assay.rollout.shared import cached_rows
 
 GROUPS = (6, 1, 8, 4)
 
@@ -134,6 +135,22 @@ def test_a_request_of_the_same_content_is_another_group() -> None:
     walk.logits.append(walk.fill())
     walk.go(1)
     assert walk.runner._prompts is not before
+
+
+def test_kernels_read_a_prompt_where_the_first_of_its_rows_has_it() -> None:
+    rows = rows_of()
+    walk = Walk(FusedNetwork(tiny_model()), rows)
+    walk.go(1)
+    read = cached_rows(walk.rows, walk.runner.cache)
+    asked = [row.asked for row in rows]
+    assert read.source.tolist() == [asked.index(one) for one in asked]
+    assert len(set(read.source.tolist())) == len(GROUPS)
+    together = [asked[slot] for slot in read.order.tolist()]
+    assert sorted(read.order.tolist()) == list(range(len(rows)))
+    assert len([one for i, one in enumerate(together) if i == 0 or one != together[i - 1]]) == len(GROUPS)
+    assert read.shared.tolist() == [len(row.request.prompt.token_ids) for row in rows]
+    assert read.positions.tolist() == [row.length - 1 for row in rows]
+    assert read.longest == max(row.length for row in rows)
 
 
 @pytest.mark.parametrize("family", ["mistral", "gemma3"])
