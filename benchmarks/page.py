@@ -66,8 +66,8 @@ NOTES = {
 """What a ratio means, by benchmark."""
 NARROW = {
     "decode_vs_vllm_cpu": (
-        "Missed. Most of a step of ours is matrix products by now, and twice vLLM's rate would want more of the rate of "
-        "one large product (see `limit`) than oneDNN reaches at 128 rows. Next: weights in fewer bits."
+        "Missed. Most of a step of ours is matrix products by now, and twice vLLM's rate would want more of the rate "
+        "of one large product (see `limit`) than oneDNN reaches at 128 rows. Next: weights in fewer bits."
     ),
     "time_to_accuracy_vs_trl": (
         "A step of Assay's took 3.0 s, one of TRL's 17.3 s; this pair's Assay side needed two steps more."

@@ -5,8 +5,9 @@
    (spans); an answer's token sees the stem, its prompt and its own span up to itself; a prompt's the stem and its own.
    So the keys of a span are its *context*, the stem and perhaps a prompt, and its own.
 
-   trees (n_trees, 4): begin and end of the prompt, first and last + 1 of the answers' spans. spans (n_spans, 2): begin
-   and end. Where there is a stem, it is the prompt of the first tree, which has no answers. */
+   parts (n_parts, 4): begin and end of a tree's prompt, first and last + 1 of its answers' spans, some or all of them:
+   a tree may be several parts, one after the other, so that there are enough for all threads. spans (n_spans, 2): begin
+   and end. Where there is a stem, it is the prompt of the first part, which has no answers. */
 
 #include <omp.h>
 #include <stdlib.h>
@@ -25,8 +26,8 @@ typedef struct {
     const float *cosine, *sine;
     number *mixed, *query_grad, *key_grad, *value_grad;
     float *normaliser;
-    const int64_t *trees, *spans;
-    int64_t tokens, n_trees, kv_heads, stem, longest;
+    const int64_t *parts, *spans;
+    int64_t tokens, n_parts, kv_heads, stem, longest;
     float scaling;
 } Task;
 
@@ -290,6 +291,12 @@ static int64_t need(const Task *task)
     return 2 * 6 * keys * WIDTH + 3 * ROWS * WIDTH + 2 * ROWS * 2 * keys;
 }
 
+/* Is it the first part of its tree, the one that asks for the prompt itself? */
+static int begins(const Task *task, int64_t part)
+{
+    return part == 0 || task->parts[4 * part] != task->parts[4 * part - 4];
+}
+
 /* Returns 0, or 1 where there is no memory. */
 int attend_forest(const Task *task)
 {
@@ -301,15 +308,17 @@ int attend_forest(const Task *task)
 #pragma omp atomic write
             failed = 1;
 #pragma omp for schedule(dynamic)
-        for (int64_t unit = 0; unit < task->n_trees * task->kv_heads; unit++) {
+        for (int64_t unit = 0; unit < task->n_parts * task->kv_heads; unit++) {
             if (!memory) continue;
-            const int64_t *tree = task->trees + unit / task->kv_heads * 4;
-            int64_t head = unit % task->kv_heads;
+            int64_t head = unit % task->kv_heads, part = unit / task->kv_heads;
+            const int64_t *tree = task->parts + part * 4;
             Keys context = keys_of(memory, task->longest);
             float *scratch = memory + 6 * context.across * WIDTH;
             append(&context, task, head, 0, tree[0] < task->stem ? 0 : task->stem);
-            prepare(&context, 0);
-            attend_span(task, head, &context, tree[0], tree[1], scratch);
+            if (begins(task, part)) {
+                prepare(&context, 0);
+                attend_span(task, head, &context, tree[0], tree[1], scratch);
+            }
             append(&context, task, head, tree[0], tree[1]);
             prepare(&context, 0);
             for (int64_t span = tree[2]; span < tree[3]; span++)
@@ -320,12 +329,70 @@ int attend_forest(const Task *task)
     return failed;
 }
 
-/* stems (n_trees * kv_heads, 2, stem, WIDTH): what each tree has to say to the stem's keys and values. They are summed
-   in order, so that threads do not decide how the sum is rounded. Returns as `attend_forest`. */
-int pull_forest(const Task *task, float *stems)
+static void add(float *sum, const float *more, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) sum[i] += more[i];
+}
+
+/* One part's gradients, but for those of its context's keys and values: share (2, longest, WIDTH), the stem's first. */
+static void pull_part(const Task *task, int64_t head, int64_t part, float *memory, float *share)
+{
+    const int64_t *tree = task->parts + part * 4;
+    int64_t far = tree[0] < task->stem ? 0 : task->stem, prompt = tree[1] - tree[0];
+    Keys context = keys_of(memory, task->longest);
+    float *scratch = memory + 6 * context.across * WIDTH;
+    append(&context, task, head, 0, far);
+    append(&context, task, head, tree[0], tree[1]);
+    prepare(&context, 1);
+    for (int64_t span = tree[2]; span < tree[3]; span++) {
+        int64_t begin = task->spans[2 * span], end = task->spans[2 * span + 1];
+        Keys own = keys_of(scratch, end - begin);
+        append(&own, task, head, begin, end);
+        prepare(&own, 1);
+        pull_span(task, head, &context, &own, begin, end, scratch + 6 * padded(end - begin) * WIDTH);
+        give(task, head, own.key_grad, own.value_grad, begin, end - begin);
+    }
+    if (begins(task, part)) {  /* of the prompt itself the stem is the context, and what follows it its own */
+        Keys before = context, own = keys_of(scratch, prompt);
+        append(&own, task, head, tree[0], tree[1]);
+        prepare(&own, 1);
+        before.n = far;
+        before.columns = padded(far);
+        pull_span(task, head, &before, &own, tree[0], tree[1], scratch + 6 * padded(prompt) * WIDTH);
+        add(context.key_grad + far * WIDTH, own.key_grad, prompt * WIDTH);
+        add(context.value_grad + far * WIDTH, own.value_grad, prompt * WIDTH);
+    }
+    memcpy(share, context.key_grad, (far + prompt) * WIDTH * sizeof(float));
+    memcpy(share + task->longest * WIDTH, context.value_grad, (far + prompt) * WIDTH * sizeof(float));
+}
+
+/* What the parts have to say to a head's prompts and stem, summed in order: threads do not decide how it is rounded. */
+static void gather(const Task *task, int64_t head, float *shares)
+{
+    int64_t one = 2 * task->longest * WIDTH, values = task->longest * WIDTH, stem = task->stem;
+    float *whole = shares + head * one;  /* of the first part, the stem where there is one */
+    for (int64_t part = 0; part < task->n_parts;) {
+        const int64_t *tree = task->parts + part * 4;
+        int64_t far = tree[0] < stem ? 0 : stem, prompt = tree[1] - tree[0], n = (far + prompt) * WIDTH;
+        float *sum = shares + (part * task->kv_heads + head) * one;
+        for (part++; part < task->n_parts && !begins(task, part); part++) {
+            const float *more = shares + (part * task->kv_heads + head) * one;
+            add(sum, more, n);
+            add(sum + values, more + values, n);
+        }
+        if (far) {
+            add(whole, sum, stem * WIDTH);
+            add(whole + values, sum + values, stem * WIDTH);
+        }
+        if (tree[0] >= stem) give(task, head, sum + far * WIDTH, sum + values + far * WIDTH, tree[0], prompt);
+    }
+    if (stem) give(task, head, whole, whole + values, 0, stem);
+}
+
+/* shares (n_parts, kv_heads, 2, longest, WIDTH): see `pull_part`. Returns as `attend_forest`. */
+int pull_forest(const Task *task, float *shares)
 {
     int failed = 0;
-    int64_t stem = task->stem, units = task->n_trees * task->kv_heads;
 #pragma omp parallel
     {
         float *memory = aligned_alloc(64, padded(need(task)) * sizeof(float));
@@ -333,54 +400,14 @@ int pull_forest(const Task *task, float *stems)
 #pragma omp atomic write
             failed = 1;
 #pragma omp for schedule(dynamic)
-        for (int64_t unit = 0; unit < units; unit++) {
-            if (!memory) continue;
-            const int64_t *tree = task->trees + unit / task->kv_heads * 4;
-            int64_t head = unit % task->kv_heads, is_stem = tree[0] < stem, far = is_stem ? 0 : stem;
-            int64_t prompt = tree[1] - tree[0];
-            float *to_stem = stems + unit * 2 * stem * WIDTH;
-            Keys context = keys_of(memory, task->longest);
-            float *scratch = memory + 6 * context.across * WIDTH;
-            append(&context, task, head, 0, far);
-            append(&context, task, head, tree[0], tree[1]);
-            prepare(&context, 1);
-            for (int64_t span = tree[2]; span < tree[3]; span++) {
-                int64_t begin = task->spans[2 * span], end = task->spans[2 * span + 1];
-                Keys own = keys_of(scratch, end - begin);
-                append(&own, task, head, begin, end);
-                prepare(&own, 1);
-                pull_span(task, head, &context, &own, begin, end, scratch + 6 * padded(end - begin) * WIDTH);
-                give(task, head, own.key_grad, own.value_grad, begin, end - begin);
-            }
-            /* The prompt itself: the stem is its context, and what follows it its own. */
-            Keys before = context, own = keys_of(scratch, prompt);
-            append(&own, task, head, tree[0], tree[1]);
-            prepare(&own, 1);
-            before.n = far;
-            before.columns = padded(far);
-            pull_span(task, head, &before, &own, tree[0], tree[1], scratch + 6 * padded(prompt) * WIDTH);
-            for (int64_t i = 0; i < prompt * WIDTH; i++) {
-                own.key_grad[i] += context.key_grad[far * WIDTH + i];
-                own.value_grad[i] += context.value_grad[far * WIDTH + i];
-            }
-            if (is_stem) {
-                memcpy(to_stem, own.key_grad, stem * WIDTH * sizeof(float));
-                memcpy(to_stem + stem * WIDTH, own.value_grad, stem * WIDTH * sizeof(float));
-            } else {
-                memcpy(to_stem, context.key_grad, stem * WIDTH * sizeof(float));
-                memcpy(to_stem + stem * WIDTH, context.value_grad, stem * WIDTH * sizeof(float));
-                give(task, head, own.key_grad, own.value_grad, tree[0], prompt);
-            }
-        }
+        for (int64_t unit = 0; unit < task->n_parts * task->kv_heads; unit++)
+            if (memory)
+                pull_part(task, unit % task->kv_heads, unit / task->kv_heads, memory,
+                          shares + unit * 2 * task->longest * WIDTH);
         free(memory);
 #pragma omp for schedule(static)
-        for (int64_t head = 0; head < task->kv_heads; head++) {
-            if (!stem || failed) continue;
-            float *sum = stems + head * 2 * stem * WIDTH;
-            for (int64_t unit = head + task->kv_heads; unit < units; unit += task->kv_heads)
-                for (int64_t i = 0; i < 2 * stem * WIDTH; i++) sum[i] += stems[unit * 2 * stem * WIDTH + i];
-            give(task, head, sum, sum + stem * WIDTH, 0, stem);
-        }
+        for (int64_t head = 0; head < task->kv_heads; head++)
+            if (!failed) gather(task, head, shares);
     }
     return failed;
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,8 @@ from torch import Tensor
 from assay.kernels.build import DTYPES, LANES, Unavailable, addresses, build
 
 _ARRAYS = ("query", "key", "value", "mixed_in", "grad", "cosine", "sine", "mixed", "query_grad", "key_grad")
-_OTHERS = ("value_grad", "normaliser", "trees", "spans")
-_SIZES = ("tokens", "n_trees", "kv_heads", "stem", "longest")
+_OTHERS = ("value_grad", "normaliser", "parts", "spans")
+_SIZES = ("tokens", "n_parts", "kv_heads", "stem", "longest")
 
 
 class _Task(ctypes.Structure):
@@ -26,19 +27,40 @@ class _Task(ctypes.Structure):
     ]
 
 
+Bounds = tuple[int, int]
+"""Begin and end."""
+
+
 @dataclass(frozen=True)
 class Spans:
     """Where the trees of N tokens lie: first the stem, which all tokens see, then each tree's prompt and answers."""
 
-    trees: Tensor
-    """(G, 4) int64: begin and end of each prompt, first and last + 1 of its answers in ``answers``; a stem is the first
-    tree's prompt."""
+    parts: Tensor
+    """(P, 4) int64: begin and end of a tree's prompt, first and last + 1 of some of its answers in ``answers``. A tree
+    is one part or several, one after the other; a stem is the first part's prompt."""
     answers: Tensor
     """(S, 2) int64: begin and end of each."""
     stem: int
     """Tokens of the stem, 0 where there is none."""
     longest: int
     """At least the tokens of the longest prompt with its stem, and of the longest answer."""
+
+    @classmethod
+    def of(cls, prompts: Sequence[Bounds], answers: Sequence[Sequence[Bounds]], stem: int, pieces: int = 1) -> Spans:
+        """From where each tree's prompt and answers begin and end; the stem is before all of them.
+
+        ``pieces``: parts that are wanted in all, to keep as many threads busy.
+        """
+        parts = [[0, stem, 0, 0]] if stem else []
+        first, each = 0, -(-pieces // len(prompts))
+        for (begin, end), mine in zip(prompts, answers, strict=True):
+            for some in range(0, len(mine), max(1, -(-len(mine) // each))):
+                last = min(some + max(1, -(-len(mine) // each)), len(mine))
+                parts.append([begin, end, first + some, first + last])
+            first += len(mine)
+        flat = [bounds for mine in answers for bounds in mine]
+        longest = max(*(stem + end - begin for begin, end in prompts), *(end - begin for begin, end in flat))
+        return cls(torch.tensor(parts), torch.tensor(flat), stem, longest)
 
 
 @dataclass(frozen=True)
@@ -93,8 +115,8 @@ class AttentionKernels:
         made = {"query_grad": query, "key_grad": key, "value_grad": value}
         made = {name: torch.empty_like(like) for name, like in made.items()}
         read = {"query": query, "key": key, "value": value, "mixed_in": mixed, "grad": grad}
-        stems = torch.empty(len(spans.trees) * key.shape[1], 2, spans.stem, key.shape[2], dtype=torch.float32)
-        _called(self._pull, self._task(read | made, normaliser, spans, scaling, turn), stems.data_ptr())
+        shares = torch.empty(len(spans.parts), key.shape[1], 2, spans.longest, key.shape[2], dtype=torch.float32)
+        _called(self._pull, self._task(read | made, normaliser, spans, scaling, turn), shares.data_ptr())
         return made["query_grad"], made["key_grad"], made["value_grad"]
 
     def _task(
@@ -106,8 +128,8 @@ class AttentionKernels:
             if turn.cosine.shape != (len(key), self._width) or turn.sine.shape != turn.cosine.shape:
                 raise ValueError(f"positions turn heads of {self._width}, not {tuple(turn.cosine.shape)}")
             numbers |= {"cosine": turn.cosine, "sine": turn.sine}
-        places = {"trees": spans.trees, "spans": spans.answers}
-        sizes = (len(key), len(spans.trees), key.shape[1], spans.stem, spans.longest)
+        places = {"parts": spans.parts, "spans": spans.answers}
+        sizes = (len(key), len(spans.parts), key.shape[1], spans.stem, spans.longest)
         return _Task(
             **dict(zip(arrays, addresses(self._dtype, *arrays.values()), strict=True)),
             **dict(zip(numbers, addresses(torch.float32, *numbers.values()), strict=True)),

@@ -23,7 +23,8 @@ void normalise(const float *restrict x, const float *restrict weight, number *re
 /* dx = r (w dy - n mean(w dy n)) with n = x r, and dw = sum(dy n): each thread's share in weight_grads (threads, size),
    which begin at zero. */
 void pull_norm(const float *restrict x, const float *restrict weight, const float *restrict r,
-               const number *restrict dy, float *restrict dx, float *restrict weight_grads, int64_t rows, int64_t size, int threads)
+               const number *restrict dy, float *restrict dx, float *restrict weight_grads, int64_t rows,
+               int64_t size, int threads)
 {
 #pragma omp parallel num_threads(threads)
     {

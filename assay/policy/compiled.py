@@ -23,6 +23,8 @@ from assay.policy.sublayers import alike
 from assay.rollout.weights import head_shape
 
 MAPS = {"q_proj", "k_proj", "v_proj", "o_proj"}
+PIECES = 2
+"""Parts of a micro-batch for each thread, if it has so many answers: all finish at about the same time."""
 _kernels = cache(AttentionKernels)
 
 
@@ -48,16 +50,10 @@ class CompiledForest:
     def of(cls, micro: MicroBatch) -> CompiledForest:
         """Read the trees off a micro-batch's arrays."""
         order, places = laid_out(micro)
-        bounds = {name: (int(place[0]), int(place[-1]) + 1) for name, place in places.items()}
-        stem = bounds.pop(STEMS, None)
-        trees, answers = [[*stem, 0, 0]] if stem else [], []
-        for name, prompt in bounds.items():
-            if name[2] < 0:
-                mine = [bound for other, bound in bounds.items() if other[:2] == name[:2] and other[2] >= 0]
-                trees.append([*prompt, len(answers), len(answers) + len(mine)])
-                answers += mine
-        longest = max(micro.stem + end - begin for begin, end in bounds.values())
-        spans = Spans(torch.tensor(trees), torch.tensor(answers).view(-1, 2), micro.stem, longest)
+        bounds = {name: (int(place[0]), int(place[-1]) + 1) for name, place in places.items() if name != STEMS}
+        prompts = {name[:2]: bound for name, bound in bounds.items() if name[2] < 0}
+        answers = [[bound for name, bound in bounds.items() if name[:2] == tree and name[2] >= 0] for tree in prompts]
+        spans = Spans.of(list(prompts.values()), answers, micro.stem, PIECES * torch.get_num_threads())
         return cls(order, spans)
 
     def attend(
@@ -126,8 +122,7 @@ def _attention(self: Any, hidden_states: Tensor, **more: Any) -> Any:
 
 def _agree(module: Any) -> bool:
     """Does `_attention` give what the module does, and the same gradients, where two answers share a prompt?"""
-    spans = Spans(torch.tensor([[0, 2, 0, 2]]), torch.tensor([[2, 5], [5, 7]]), 0, 5)
-    places = CompiledForest(torch.arange(7), spans)
+    places = CompiledForest(torch.arange(7), Spans.of([(0, 2)], [[(2, 5), (5, 7)]], 0))
     some = module.q_proj.weight
     x = torch.sin(torch.arange(7.0 * some.shape[1], dtype=some.dtype)).view(1, 7, -1).requires_grad_()
     angles = torch.arange(7.0, dtype=some.dtype)[:, None] * torch.linspace(1, 0.1, module.head_dim // 2).to(some)

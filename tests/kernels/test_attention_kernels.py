@@ -19,7 +19,10 @@ GAPS = {torch.float32: 1e-5, torch.bfloat16: 2**-7}
 
 @dataclass(frozen=True)
 class Case:
-    """Trees with prompts and answers of these lengths behind a stem; ``turned``: positions are left to the kernel."""
+    """Trees with prompts and answers of these lengths behind a stem; ``turned``: positions are left to the kernel.
+
+    ``pieces``: parts that are asked for.
+    """
 
     trees: tuple[tuple[int, tuple[int, ...]], ...]
     stem: int
@@ -28,6 +31,7 @@ class Case:
     width: int
     turned: bool
     dtype: torch.dtype
+    pieces: int = 1
 
     def spans(self) -> tuple[Spans, Tensor]:
         """The spans, and which token sees which, (N, N)."""
@@ -37,20 +41,21 @@ class Case:
         seen = torch.zeros(count, count, dtype=torch.bool)
         seen[:, : self.stem] = causal[:, : self.stem]
         at, behind = self.stem, self.stem + sum(prompts)
-        trees, bounds = [[0, self.stem, 0, 0]] if self.stem else [], []
+        bounds: list[tuple[int, int]] = []
+        answered: list[list[tuple[int, int]]] = []
         for prompt, answers in self.trees:
             mine = slice(at, at + prompt)
             seen[mine, mine] = causal[mine, mine]
-            trees.append([at, at + prompt, len(bounds), len(bounds) + len(answers)])
+            bounds.append((at, at + prompt))
+            answered.append([])
             for length in answers:
                 own = slice(behind, behind + length)
                 seen[own, mine] = True
                 seen[own, own] = causal[own, own]
-                bounds.append([behind, behind + length])
+                answered[-1].append((behind, behind + length))
                 behind += length
             at += prompt
-        longest = max(self.stem + max(prompts), *(n for _, answers in self.trees for n in answers))
-        return Spans(torch.tensor(trees), torch.tensor(bounds), self.stem, longest), seen
+        return Spans.of(bounds, answered, self.stem, self.pieces), seen
 
     def run(self, seed: int) -> tuple[list[Tensor], list[Tensor]]:
         """Result, logsumexps and the three gradients: the kernel's, and those of plain products in float64."""
@@ -92,6 +97,7 @@ cases = st.builds(
     width=st.sampled_from([16, 64, 80]),
     turned=st.booleans(),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    pieces=st.sampled_from([1, 2, 5, 40]),
 )
 
 
@@ -114,6 +120,18 @@ def test_the_same_bits_on_any_number_of_threads() -> None:
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+
+
+def test_a_tree_becomes_as_many_parts_as_there_is_work_for() -> None:
+    prompts, answers = [(4, 6), (6, 9)], [[(9, 10), (10, 12), (12, 13)], [(13, 14)]]
+    whole = [[0, 4, 0, 0], [4, 6, 0, 3], [6, 9, 3, 4]]
+    assert Spans.of(prompts, answers, 4).parts.tolist() == whole
+    assert Spans.of(prompts, answers, 4, pieces=2).parts.tolist() == whole
+    halves = [[0, 4, 0, 0], [4, 6, 0, 2], [4, 6, 2, 3], [6, 9, 3, 4]]
+    assert Spans.of(prompts, answers, 4, pieces=4).parts.tolist() == halves
+    each = [[0, 4, 0, 0], [4, 6, 0, 1], [4, 6, 1, 2], [4, 6, 2, 3], [6, 9, 3, 4]]
+    assert Spans.of(prompts, answers, 4, pieces=99).parts.tolist() == each
+    assert Spans.of(prompts, answers, 4).longest == 7
 
 
 def test_what_is_not_for_kernels_says_so() -> None:
