@@ -17,10 +17,10 @@ PRODUCT_SIZES: Mapping[str, int] = {"cpu": 1024, "cuda": 8192}
 
 
 PRIMITIVES: Mapping[str, str] = {"LRU_CACHE_CAPACITY": "128", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}
-"""How many products oneDNN and torch's layer over it may keep ready, each for one shape: .6 MB that no allocator shows.
+"""How many products oneDNN and torch's layer over it may keep ready, each for one shape and of some 100 kB or more.
 
-Their own default is 1,024. A step's shapes hardly ever return, for answers differ in number and length, so a run held
-600 MB for nothing after some twelve steps. Within a step those of a micro-batch recur: some sixteen at a time.
+Their own default is 1,024. A step's shapes hardly ever return, for answers differ in number and length, so a run grew
+with each of its first steps. Within a step those of a micro-batch recur: some sixteen at a time.
 """
 
 

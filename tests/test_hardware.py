@@ -62,7 +62,7 @@ print(library.mallinfo2().used - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 def test_products_of_ever_other_shapes_do_not_fill_the_memory() -> None:
-    """oneDNN keeps what it has made ready for each shape; by itself a thousand of them, half a megabyte each."""
+    """oneDNN keeps what it has made ready for each shape; by itself a thousand of them."""
     told = {}
     for capacity in (None, "1024"):
         chosen = {} if capacity is None else dict.fromkeys(PRIMITIVES, capacity)
