@@ -69,9 +69,6 @@ NARROW = {
         "Missed. Most of a step of ours is matrix products by now, and twice vLLM's rate would want more of the rate "
         "of one large product (see `limit`) than oneDNN reaches at 128 rows. Next: weights in fewer bits."
     ),
-    "time_to_accuracy_vs_trl": (
-        "A step of Assay's took 3.0 s, one of TRL's 17.3 s; this pair's Assay side needed two steps more."
-    ),
     "step_vs_trl": (
         "In bfloat16 torch's own way leaves much of an update to other things than products. What is done "
         "about it: attention of packed trees, norms and gates are compiled for the processor; the head's products in "
@@ -81,8 +78,7 @@ NARROW = {
     ),
     "memory_vs_trl": (
         "In bfloat16 both sides keep activations half as large, and Assay a bfloat16 copy of the weights for "
-        "the time of an update (134.5 million numbers), so that each is cast once and not once a micro-batch. "
-        "Next: the copy shared with the engine."
+        "the time of an update (134.5 million numbers), so that each is cast once and not once a micro-batch."
     ),
 }
 """What else there is to say of a benchmark in bfloat16."""
