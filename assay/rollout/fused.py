@@ -176,7 +176,10 @@ class Block:
             mixed = self._attended(heads, cos, sin, mask, view, layer)
         y = self.out(mixed)
         y = y if self.after is None else self.after(y)
-        x, y = (x + y,) * 2 if self.before_mlp is None else self.before_mlp.joined(x, y)
+        if self.before_mlp is None:
+            x = y = x + y
+        else:
+            x, y = self.before_mlp.joined(x, y)
         y = self.down(self.gate(self.gate_up(y)))
         return x + (y if self.after_mlp is None else self.after_mlp(y))
 
