@@ -84,13 +84,14 @@ def updating(way: str, work: Work, model: Any) -> Callable[[int], dict[str, floa
     cpu = torch.device("cpu")
     if way == "padded rows":
         model.set_attn_implementation("eager")
-    if way == "torch's own derivatives":
+    compiled = way == "compiled layers"  # of the model's own modules: torch.compile does not go through ours
+    if compiled or way == "torch's own derivatives":
         logprobs.fuse_sublayers = lambda trunk, weights, compiled: 0
-    policy = learning.policy_of(work, model, cpu, kernels=way != "torch's own kernels", **UPDATES[way])
+    policy = learning.policy_of(work, model, cpu, kernels=not compiled and way != "torch's own kernels", **UPDATES[way])
     if way == "padded rows":
         model.set_attn_implementation("sdpa")
     batch = learning.batch_of(work.prompts, Native(work, cpu, model).answers(0), policy)
-    if way == "compiled layers":
+    if compiled:
         for layer in model.model.layers:
             layer.compile(dynamic=True)
 
