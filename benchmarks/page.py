@@ -17,8 +17,8 @@ NOTES = {
         "RECIPE profile=true` says which operations the rest is. What was gained, each beside its alternative "
         "in choices.py: one product for queries, keys and values and one for gate and up; weights arranged for "
         "MKL or oneDNN once a version; steps in the trainer's thread, so that there is one OpenMP pool; a "
-        "group's prompt read once a step. `rollout.dtype: int8` is faster where there is no bfloat16, at a "
-        "price: its log-probs are further from the trainer's."
+        "group's prompt read once a step; all that is not a product compiled for the processor. `rollout.dtype: int8` is "
+        "faster, at a price: its log-probs are further from the trainer's."
     ),
     "decode_vs_vllm_cpu": ("The goal is 2. Both engines on all cores, in turn; vLLM's settings are in decode_vllm.py."),
     "decode_vs_llama_cpp": (
@@ -30,10 +30,9 @@ NOTES = {
         "product. `assay train RECIPE profile=true` has a table of the operations of each phase."
     ),
     "choices": (
-        "Packed products over transformers' forward in decoding. Each way to decode or to update differs from "
-        "the one that is used in one thing. Differences between updates that are smaller than their ranges "
-        "say nothing; many tokens at once are faster here and hold more memory "
-        "(`update.tokens_per_microbatch`)."
+        "What is used in decoding over transformers' forward. Each way to decode or to update differs from "
+        "the one that is used in what its name says. Differences between updates that are smaller than their ranges "
+        "say nothing; many tokens at once hold more memory (`update.tokens_per_microbatch`)."
     ),
     "scaling": (
         "The goal is at most 1.15. Each size is a step in a fresh process, under one token budget; a larger "
@@ -93,7 +92,10 @@ WIDE = {
         "Measured in micro-batches of 768 tokens, after one uncounted step."
     ),
     "memory_vs_trl": "In micro-batches of 768 tokens.",
-    "choices": ("Measured when memory was kept from step to step: the row `memory given back` is what is used now."),
+    "choices": (
+        "Measured before there were compiled kernels (the ratio is that of packed products), and when memory was kept "
+        "from step to step: the row `memory given back` is what is used now."
+    ),
     "scaling": (
         "The worst is decoding 16 answers of 512 tokens: a token reads the keys and values before it, 14 MB "
         "on average (3 MB at 32 tokens), beside 34 MB of weights, its share of what 16 rows read together. "

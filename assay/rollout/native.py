@@ -6,8 +6,8 @@ padding is ever computed in decoding, and the vocabulary is sorted only for requ
 
 Between two steps the event loop has its turn, and hands finished rollouts to verifiers, which work in processes
 of their own. Steps run in its thread, the one in which the trainer updates: OpenMP keeps a pool of threads for
-each thread that computes, and with more of them than cores each product waits for a sleeper to be woken (a
-third more time for a decoding step: benchmarks/choices.py).
+each thread that computes, and with more of them than cores each product waits for a sleeper to be woken
+(benchmarks/choices.py).
 
 Deterministic mode: a *round* is everything submitted before ``finished()`` is called, sorted by (id, first
 index). What is submitted or published while it runs waits for, or is refused until, its end; so the rows of
