@@ -17,8 +17,8 @@ NOTES = {
         "RECIPE profile=true` says which operations the rest is. What was gained, each beside its alternative "
         "in choices.py: one product for queries, keys and values and one for gate and up; weights arranged for "
         "MKL or oneDNN once a version; steps in the trainer's thread, so that there is one OpenMP pool; a "
-        "group's prompt read once a step; all that is not a product compiled for the processor. `rollout.dtype: int8` is "
-        "faster, at a price: its log-probs are further from the trainer's."
+        "group's prompt read once a step; all that is not a product compiled for the processor. "
+        "`rollout.dtype: int8` is faster, at a price: its log-probs are further from the trainer's."
     ),
     "decode_vs_vllm_cpu": ("The goal is 2. Both engines on all cores, in turn; vLLM's settings are in decode_vllm.py."),
     "decode_vs_llama_cpp": (
