@@ -11,7 +11,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from assay.errors import UserError
+from assay.errors import UserError, nearest
 from assay.recipe.keys import ancestors, join
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -44,7 +44,8 @@ def read_file(path: Path) -> Layer:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such recipe file") from None
+        beside = [file.name for file in path.parent.glob("*.y*ml")]
+        raise UserError(f"{path}: there is no such recipe file{nearest(path.name, beside)}") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder; give the recipe file in it") from None
     except UnicodeDecodeError:

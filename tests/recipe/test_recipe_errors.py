@@ -204,6 +204,9 @@ def test_an_open_value_is_filled_by_an_override(tmp_path):
 
 def test_files_that_are_none(tmp_path):
     assert error(tmp_path / "none.yaml") == f"{tmp_path}/none.yaml: there is no such recipe file"
+    (tmp_path / "sums.yaml").write_text("preset: grpo\n", encoding="utf-8")
+    said = f"{tmp_path}/sumz.yaml: there is no such recipe file (did you mean 'sums.yaml'?)"
+    assert error(tmp_path / "sumz.yaml") == said
     assert error(tmp_path) == f"{tmp_path}: is a folder; give the recipe file in it"
     empty = tmp_path / "empty.yaml"
     empty.write_text("# nothing\n")
