@@ -284,11 +284,16 @@ static void give(const Task *task, int64_t head, const float *key_grad, const fl
     }
 }
 
-/* Floats that a thread needs: context and own of up to `longest` tokens each, and a block with its scores. */
-static int64_t need(const Task *task)
+/* Memory of a thread, or NULL, and `failed` is set: context and own of up to `longest` tokens each, and a block with its scores. */
+static float *room(const Task *task, int *failed)
 {
     int64_t keys = padded(task->longest + 16);
-    return 2 * 6 * keys * WIDTH + 3 * ROWS * WIDTH + 2 * ROWS * 2 * keys;
+    int64_t floats = 2 * 6 * keys * WIDTH + 3 * ROWS * WIDTH + 2 * ROWS * 2 * keys;
+    float *memory = aligned_alloc(64, padded(floats) * sizeof(float));
+    if (!memory)
+#pragma omp atomic write
+        *failed = 1;
+    return memory;
 }
 
 /* Is it the first part of its tree, the one that asks for the prompt itself? */
@@ -303,10 +308,7 @@ int attend_forest(const Task *task)
     int failed = 0;
 #pragma omp parallel
     {
-        float *memory = aligned_alloc(64, padded(need(task)) * sizeof(float));
-        if (!memory)
-#pragma omp atomic write
-            failed = 1;
+        float *memory = room(task, &failed);
 #pragma omp for schedule(dynamic)
         for (int64_t unit = 0; unit < task->n_parts * task->kv_heads; unit++) {
             if (!memory) continue;
@@ -395,10 +397,7 @@ int pull_forest(const Task *task, float *shares)
     int failed = 0;
 #pragma omp parallel
     {
-        float *memory = aligned_alloc(64, padded(need(task)) * sizeof(float));
-        if (!memory)
-#pragma omp atomic write
-            failed = 1;
+        float *memory = room(task, &failed);
 #pragma omp for schedule(dynamic)
         for (int64_t unit = 0; unit < task->n_parts * task->kv_heads; unit++)
             if (memory)

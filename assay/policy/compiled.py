@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from assay.kernels.attention import AttentionKernels, Spans, Turn
 from assay.kernels.build import Unavailable
-from assay.policy.forest import STEMS, laid_out
+from assay.policy.forest import STEMS, by_token, laid_out, scale_of
 from assay.policy.packing import MicroBatch
 from assay.policy.sublayers import alike
 from assay.rollout.weights import head_shape
@@ -60,10 +60,7 @@ class CompiledForest:
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **settings: Any
     ) -> tuple[Tensor, None]:
         """Attend with queries (1, H, N, D) to keys and values (1, KV, N, D); returns (1, N, H, D). No mask is read."""
-        scaling = settings.get("scaling")
-        scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-        query, key, value = (part[0].transpose(0, 1).to(value.dtype) for part in (query, key, value))
-        return self.mixed(query, key, value, scale)[None], None
+        return self.mixed(*by_token(query, key, value), scale_of(query, settings))[None], None
 
     def mixed(self, query: Tensor, key: Tensor, value: Tensor, scale: float, turn: Turn | None = None) -> Tensor:
         """Attend with queries (N, H, D) to keys and values (N, KV, D); returns (N, H, D). ``turn`` them first."""

@@ -20,7 +20,7 @@ where they are long. What is kept between the passes stays as narrow as it came.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import groupby
@@ -186,11 +186,20 @@ class Forest:
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **settings: Any
     ) -> tuple[Tensor, None]:
         """Attend with queries (1, H, N, D) to keys and values (1, KV, N, D); returns (1, N, H, D). No mask is read."""
-        scaling = settings.get("scaling")
-        scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-        query, key, value = (part[0].transpose(0, 1).to(value.dtype) for part in (query, key, value))
-        mixed: Any = _Attention.apply(query, key, value, self, scale)
+        mixed: Any = _Attention.apply(*by_token(query, key, value), self, scale_of(query, settings))
         return mixed[None], None
+
+
+def by_token(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries (1, H, N, D), keys and values (1, KV, N, D) as (N, H, D) and (N, KV, D), in the precision of values."""
+    query, key, value = (part[0].transpose(0, 1).to(value.dtype) for part in (query, key, value))
+    return query, key, value
+
+
+def scale_of(query: Tensor, settings: Mapping[str, Any]) -> float:
+    """What scores are multiplied by: the module's ``scaling``, absent 1 / sqrt(D)."""
+    scaling = settings.get("scaling")
+    return query.shape[-1] ** -0.5 if scaling is None else float(scaling)
 
 
 class _Attention(torch.autograd.Function):

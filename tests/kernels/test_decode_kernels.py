@@ -32,26 +32,27 @@ class Case:
     window: int
     dtype: torch.dtype
 
-    def normal(self, *shape: int) -> Tensor:
-        return torch.randn(shape, generator=self.generator).to(self.dtype)
-
     def make(self) -> tuple[Tensor, Tensor, Tensor, CachedRows, Tensor]:
         """Inputs of the kernel: qkv, cosine, sine, rows and the first position that each sees."""
-        self.__dict__["generator"] = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(self.seed)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator).to(self.dtype)
+
         count = sum(self.groups)
         owners = torch.tensor([g for g, n in enumerate(self.groups) for _ in range(n)])
-        owners = owners[torch.randperm(count, generator=self.generator)]
+        owners = owners[torch.randperm(count, generator=generator)]
         source = torch.tensor([int((owners == owner).nonzero()[0]) for owner in owners])
         shared = self.prompt + owners % 3
-        answers = torch.randint(1, self.answer + 1, (count,), generator=self.generator)
+        answers = torch.randint(1, self.answer + 1, (count,), generator=generator)
         positions = shared + answers - 1
         longest = int(positions.max()) + 1
-        memory = [self.normal(count + 1, self.kv_heads, longest + 3, self.width) for _ in range(2)]
+        memory = [normal(count + 1, self.kv_heads, longest + 3, self.width) for _ in range(2)]
         for part in memory:
             for row in range(count):
                 part[row, :, : shared[row]] = part[source[row], :, : shared[row]]
-        qkv = self.normal(count, (self.group + 2) * self.kv_heads * self.width)
-        cosine, sine = (self.normal(count, self.width) for _ in range(2))
+        qkv = normal(count, (self.group + 2) * self.kv_heads * self.width)
+        cosine, sine = (normal(count, self.width) for _ in range(2))
         order = torch.tensor(sorted(range(count), key=source.tolist().__getitem__))
         rows = CachedRows([memory[0]], [memory[1]], order, positions, source, shared, longest)
         first = (positions - self.window + 1).clamp(min=0) if self.window else torch.zeros_like(positions)

@@ -54,6 +54,7 @@ def test_a_gate(seed: int, count: int, scale: float, dtype: torch.dtype) -> None
     close(kernels.gate(g, u), out, GAPS[dtype])
     for mine, theirs in zip(kernels.pull_gate(g, u, dh), (out, dg, du), strict=True):
         close(mine, theirs, GAPS[dtype])
+        assert mine.dtype == dtype
 
 
 def test_numbers_at_the_ends_and_nan() -> None:
