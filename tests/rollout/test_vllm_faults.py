@@ -174,7 +174,7 @@ Reply = Callable[[dict, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def serving(reply: Reply):
+async def serving(reply: Reply, aborted: Callable[[], None] = lambda: None):
     """A real HTTP server with vLLM's routes, whose generate route answers as told; yields a port to it."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -184,6 +184,8 @@ async def serving(reply: Reply):
         if "/generate" in head:
             await reply(body, writer)
         else:
+            if "/abort" in head:
+                aborted()
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
         writer.close()
 
@@ -261,6 +263,33 @@ def test_log_probs_that_vllm_clamps_are_no_numbers():
 
     (rollout,) = play(reply)
     assert (rollout.finish, rollout.token_ids) == ("error", (7, 8))
+
+
+def test_an_answer_that_runs_on_behind_its_cancel_is_aborted_once_more():
+    """The first abort may come before the request is there; a piece says that it is, and later ones say no more."""
+    aborts = []
+    first, second = asyncio.Event(), asyncio.Event()
+
+    def aborted():
+        aborts.append(True)
+        (first if len(aborts) == 1 else second).set()
+
+    async def reply(body, writer):
+        await first.wait()
+        events(writer, *[piece(7) for _ in range(5)])
+        await writer.drain()
+        await second.wait()
+        writer.write(f"data: {json.dumps({'choices': [piece(finish='abort')]})}\n\n".encode())
+
+    async def scenario():
+        async with serving(reply, aborted) as port, engine_over(port) as engine:
+            await engine.submit(ask(max_tokens=6))
+            await engine.cancel(0)
+            return [r async for _, r in engine.finished()]
+
+    (rollout,) = asyncio.run(scenario())
+    assert (rollout.finish, rollout.token_ids) == ("cancelled", (7,) * 5)
+    assert len(aborts) == 2
 
 
 def test_a_request_that_vllm_refuses_is_refused_by_all():

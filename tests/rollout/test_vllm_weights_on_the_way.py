@@ -150,6 +150,13 @@ def test_options_are_laid_over_what_the_recipe_gives(tmp_path):
     assert "environment" not in start.arguments
 
 
+@pytest.mark.parametrize(("cores", "device", "one"), [(2, "cpu", True), (64, "cpu", False), (2, "cuda:0", False)])
+def test_vllm_on_few_cores_is_one_process(tmp_path, monkeypatch, cores, device, one):
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    start = start_of(recipe(), tiny_model(), tmp_path, device, "shared_memory", shares_device=True)
+    assert (start.environment.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0") == one
+
+
 def test_the_context_is_what_is_needed_and_the_cache_holds_what_runs():
     model = tiny_model("llama")
     assert context_of(recipe(), model) == 256  # the model's, below 1024 + 20

@@ -17,6 +17,9 @@ from assay.rollout.vllm.transfer import Kind, backend_name
 URGENT = 8
 """Slots of vLLM beyond ``rollout.max_running``, for requests that do not wait."""
 EXTENSION = "assay.rollout.vllm.worker.WorkerExtension"
+FEW_CORES = 8
+"""Up to so many cores a vLLM on a CPU keeps scheduler and worker in one process. In two they wait for each other by
+running in circles: on two cores nothing is left then for its threads, nor for the server that hands the tokens on."""
 OURS = frozenset({"python", "environment", "devices"})
 """Keys of ``rollout.options`` that say how a vLLM is started, and are no arguments of its own."""
 DECIDED = {
@@ -90,6 +93,8 @@ def start_of(recipe: Recipe, model: Any, folder: Path, device: str, kind: Kind, 
         environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # vLLM pickles device handles
     if not cuda:
         environment["TORCHDYNAMO_DISABLE"] = "1"  # nothing is compiled in eager mode but a helper, for seven seconds
+    if not cuda and (os.cpu_count() or 1) <= FEW_CORES:
+        environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the worker lives in the scheduler's process
     environment |= {str(name): str(value) for name, value in dict(ours.get("environment") or {}).items()}
     if ours.get("devices") is not None:
         environment["CUDA_VISIBLE_DEVICES"] = str(ours["devices"])

@@ -231,12 +231,14 @@ class VllmEngine:
         """One ask. Raises PortError when it breaks off, or ends without a finish."""
         await self._port.ready()
         ask = ask_for(answer, self._stop, salt=f"version-{self._version}")
+        told = False
         async with aclosing(self._port.pieces(ask)) as pieces:
             async for piece in pieces:
                 self._heard = time.monotonic()
                 sound = take(answer, piece, self._version)
-                if not sound or (answer.cancelled and answer.finish is None):
-                    with suppress(PortError):  # also where the first abort came before the request was there
+                if not told and (not sound or (answer.cancelled and answer.finish is None)):
+                    told = True  # with a piece the request is there, which it may not have been at the first abort
+                    with suppress(PortError):
                         await self._port.abort([ask.name])
                 if answer.finish is not None:
                     return
