@@ -5,14 +5,28 @@
 #include "numbers.h"
 
 #define PARTS (WIDTH / 16)
-#define LINE (64 / sizeof(number))
 
-/* Ask for n positions of a head ahead of their use: short stretches far apart, which the processor does not foresee. It
-   does foresee how a long one goes on. */
-static inline void fetch(const number *from, int64_t n)
+/* What of a head is multiplied at once, and a sum to which the products of two of them are added. */
+#if BFLOAT16 && __AVX512BF16__ && WIDTH % 32 == 0
+#define PAIRED 1  /* the processor multiplies pairs of bfloat16, and adds both products to a float */
+#define SPAN 32
+typedef __m512bh span;
+static inline span take(const number *from) { return (span)_mm512_loadu_si512(from); }
+static inline lanes add(lanes sum, span x, span y) { return (lanes)_mm512_dpbf16_ps((__m512)sum, x, y); }
+#else
+#define PAIRED 0
+#define SPAN 16
+typedef lanes span;
+static inline span take(const number *from) { return load(from); }
+static inline lanes add(lanes sum, span x, span y) { return sum + x * y; }
+#endif
+#define SPANS (WIDTH / SPAN)
+
+/* Ask for a position of a head ahead of its use: heads are short stretches far apart, which the processor does not
+   foresee, and there is time for them while others are computed with. */
+static inline void fetch(const number *from)
 {
-    int64_t end = (n < 256 ? n : 256) * WIDTH;
-    for (int64_t i = 0; i < end; i += LINE) __builtin_prefetch(from + i);
+    for (int64_t i = 0; i < WIDTH; i += 64 / sizeof(number)) __builtin_prefetch(from + i);
 }
 
 /* Rotary positions: x cos + (x_2, x_1) sin, halves swapped; the sine's first half is negative. */
@@ -55,35 +69,27 @@ static inline lanes sums(lanes vectors[16])
     return vectors[0];
 }
 
-/* Of each query with n keys; scores of a query are `stride` apart from those of the next. Writes up to 15 too many. */
-static inline void score(const lanes query[GROUP][PARTS], const number *keys, int64_t n, float *scores, int64_t stride)
+/* Of each query with n keys; scores of a query are `stride` apart from those of the next. Writes up to 15 too many.
+   Fetches as many positions of `ahead`. */
+static inline void score(const span query[GROUP][SPANS], const number *keys, int64_t n, float scaling, float *scores,
+                         int64_t stride, const number *ahead)
 {
     for (int64_t begin = 0; begin < n; begin += 16) {
         lanes products[GROUP][16];
         for (int t = 0; t < 16; t++) {
-            const number *from = keys + (begin + t < n ? begin + t : n - 1) * WIDTH;
-            lanes key[PARTS];
-            for (int i = 0; i < PARTS; i++) key[i] = load(from + 16 * i);
-            for (int g = 0; g < GROUP; g++) {
-                products[g][t] = query[g][0] * key[0];
-                for (int i = 1; i < PARTS; i++) products[g][t] += query[g][i] * key[i];
+            int64_t at = begin + t < n ? begin + t : n - 1;
+            fetch(ahead + at * WIDTH);
+            for (int g = 0; g < GROUP; g++) products[g][t] = (lanes){0};
+            for (int i = 0; i < SPANS; i++) {
+                span key = take(keys + at * WIDTH + SPAN * i);
+                for (int g = 0; g < GROUP; g++) products[g][t] = add(products[g][t], query[g][i], key);
             }
         }
         for (int g = 0; g < GROUP; g++) {
-            lanes found = sums(products[g]);
+            lanes found = sums(products[g]) * scaling;
             memcpy(scores + g * stride + begin, &found, sizeof found);
         }
     }
-}
-
-/* Add n values, weighted for each query. */
-static inline void mix(lanes mixed[GROUP][PARTS], const number *values, int64_t n, const float *weights, int64_t stride)
-{
-    for (int64_t t = 0; t < n; t++)
-        for (int i = 0; i < PARTS; i++) {
-            lanes value = load(values + t * WIDTH + 16 * i);
-            for (int g = 0; g < GROUP; g++) mixed[g][i] += weights[g * stride + t] * value;
-        }
 }
 
 /* Scores to e^(score - largest), in place; returns their sum. Up to 15 more are written. */
@@ -101,6 +107,52 @@ static inline float soften(float *scores, int64_t n)
             sum += scores[begin + t];
         }
     return sum;
+}
+
+/* Add n values, weighted for each query: to lane l of mixed[g][i] number l of part i, or where values go in pairs its
+   number in the order that `ordered` undoes. Fetches as many positions of `ahead`. */
+static inline void mix(lanes mixed[GROUP][PARTS], const number *values, int64_t n, const float *weights, int64_t stride,
+                       const number *ahead)
+{
+#if PAIRED
+    for (int64_t t = 0; t < n; t += 2) {
+        int last = t + 1 == n;
+        fetch(ahead + t * WIDTH);
+        fetch(ahead + (t + !last) * WIDTH);
+        __m512bh pair[GROUP];
+        for (int g = 0; g < GROUP; g++) {
+            __m128 two = _mm_set_ps(0, 0, last ? 0 : weights[g * stride + t + 1], weights[g * stride + t]);
+            pair[g] = (__m512bh)_mm512_broadcastd_epi32((__m128i)_mm_cvtneps_pbh(two));
+        }
+        for (int i = 0; i < SPANS; i++) {
+            __m512i one = _mm512_loadu_si512(values + t * WIDTH + SPAN * i);
+            __m512i other = _mm512_loadu_si512(values + (t + !last) * WIDTH + SPAN * i);
+            span low = (span)_mm512_unpacklo_epi16(one, other), high = (span)_mm512_unpackhi_epi16(one, other);
+            for (int g = 0; g < GROUP; g++) {
+                mixed[g][2 * i] = add(mixed[g][2 * i], pair[g], low);
+                mixed[g][2 * i + 1] = add(mixed[g][2 * i + 1], pair[g], high);
+            }
+        }
+    }
+#else
+    for (int64_t t = 0; t < n; t++) {
+        fetch(ahead + t * WIDTH);
+        for (int i = 0; i < PARTS; i++) {
+            lanes value = load(values + t * WIDTH + 16 * i);
+            for (int g = 0; g < GROUP; g++) mixed[g][i] += weights[g * stride + t] * value;
+        }
+    }
+#endif
+}
+
+static inline lanes ordered(const lanes mixed[PARTS], int i)
+{
+#if PAIRED
+    const words first = {0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23}, second = first + 8;
+    return __builtin_shuffle(mixed[i & ~1], mixed[i | 1], i % 2 ? second : first);
+#else
+    return mixed[i];
+#endif
 }
 
 /* Rotate, store and attend, for n rows of one new position each.
@@ -131,35 +183,30 @@ void attend(const number *restrict qkv, const number *restrict cosine, const num
             int64_t position = positions[row], start = first[row], length = position + 1 - start;
             int64_t theirs = shared[row] > start ? shared[row] - start : 0, own = start + theirs;
 
-            fetch(own_values + own * WIDTH, position - own);
-            if (unit % n == 0 || source[order[unit % n - 1]] != source[row])
-                fetch(their_values + start * WIDTH, theirs);
-            lanes query[GROUP][PARTS];
+            int64_t then = unit + 1 < units ? unit + 1 : unit, next = order[then % n];
+            int64_t begin = first[next], begin_own = shared[next] > begin ? shared[next] : begin;
+            const number *next_keys = keys + then / n * capacity * WIDTH, *next_values = values + (next_keys - keys);
+            int64_t there = source[next] * slot + begin * WIDTH, there_own = next * slot + begin_own * WIDTH;
+
+            span query[GROUP][SPANS];
             for (int g = 0; g < GROUP; g++) {
                 number turned[WIDTH];
                 rotate(mine + (head * GROUP + g) * WIDTH, cos, sin, turned);
-                for (int i = 0; i < PARTS; i++) query[g][i] = load(turned + 16 * i) * scaling;
+                for (int i = 0; i < SPANS; i++) query[g][i] = take(turned + SPAN * i);
             }
             rotate(mine + (heads + head) * WIDTH, cos, sin, own_keys + position * WIDTH);
             memcpy(own_values + position * WIDTH, mine + (heads + kv_heads + head) * WIDTH, WIDTH * sizeof(number));
 
-            score(query, their_keys + start * WIDTH, theirs, scores, stride);
-            score(query, own_keys + own * WIDTH, length - theirs, scores + theirs, stride);
-            if (unit + 1 < units) {
-                int64_t next = order[(unit + 1) % n], from = shared[next] > first[next] ? shared[next] : first[next];
-                const number *there = keys + (unit + 1) / n * capacity * WIDTH;
-                fetch(there + next * slot + from * WIDTH, positions[next] - from);
-                if (source[next] != source[row])
-                    fetch(there + source[next] * slot + first[next] * WIDTH, shared[next] - first[next]);
-            }
-            float total[GROUP];
+            score(query, their_keys + start * WIDTH, theirs, scaling, scores, stride, next_keys + there);
+            score(query, own_keys + own * WIDTH, length - theirs, scaling, scores + theirs, stride, next_keys + there_own);
+            float share[GROUP];
             lanes sum[GROUP][PARTS] = {{{0}}};
-            for (int g = 0; g < GROUP; g++) total[g] = soften(scores + g * stride, length);
-            mix(sum, their_values + start * WIDTH, theirs, scores, stride);
-            mix(sum, own_values + own * WIDTH, length - theirs, scores + theirs, stride);
+            for (int g = 0; g < GROUP; g++) share[g] = 1 / soften(scores + g * stride, length);
+            mix(sum, their_values + start * WIDTH, theirs, scores, stride, next_values + there);
+            mix(sum, own_values + own * WIDTH, length - theirs, scores + theirs, stride, next_values + there_own);
             for (int g = 0; g < GROUP; g++)
                 for (int i = 0; i < PARTS; i++)
-                    store(mixed + (row * heads + head * GROUP + g) * WIDTH + 16 * i, sum[g][i] / total[g]);
+                    store(mixed + (row * heads + head * GROUP + g) * WIDTH + 16 * i, ordered(sum[g], i) * share[g]);
         }
     }
 }

@@ -44,9 +44,15 @@ static inline lanes load(const number *from)
 
 static inline void store(number *to, lanes values)
 {
-    float value[16];
-    memcpy(value, &values, sizeof value);
-    for (int i = 0; i < 16; i++) to[i] = narrow(value[i]);
+#if __AVX512BF16__
+    __m256bh halves = _mm512_cvtneps_pbh((__m512)values);
+#else
+    typedef uint16_t packed __attribute__((vector_size(32)));
+    words bits = (words)values, sound = (words)(values == values);
+    words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    packed halves = __builtin_convertvector((rounded & sound) | (0x7fc0 & ~sound), packed);
+#endif
+    memcpy(to, &halves, sizeof halves);
 }
 #else
 typedef float number;

@@ -237,7 +237,7 @@ class FusedNetwork:
         self.device = next(causal_lm.parameters()).device
         self.masks = LayerMasks.of(config)
         kinds = getattr(config, "layer_types", None) or [next(iter(self.masks.sizes))] * len(trunk.layers)
-        library = library_for(self.dtype) if packed and self.device.type == "cpu" else None
+        library = library_for(self.dtype, compile=compiled) if packed and self.device.type == "cpu" else None
         self.kernels = kernels_for(self.dtype, config) if compiled and self.device.type == "cpu" else None
         make = Maker(self.dtype, int8, library, snapshot, self.kernels)
         self._blocks = [make.block(layer, config, kind) for layer, kind in zip(trunk.layers, kinds, strict=True)]

@@ -2,7 +2,9 @@
 
 At the sizes of decoding a plain product spends much of its time on arranging them (benchmarks/choices.py). Two
 libraries can be told to: MKL, in float32, and oneDNN, also in bfloat16. MKL keeps its fastest code to Intel's own
-processors; on another one with AVX-512 oneDNN's float32 products are the faster ones.
+processors; on another one with AVX-512 oneDNN's float32 products are the faster ones. Where the processor multiplies
+bfloat16 and there is a compiler, the products are our own (kernels/product.c): with a hundred rows oneDNN's wait for
+weights from memory.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from assay.hardware import intel
+from assay.kernels.build import Unavailable
+from assay.kernels.product import ProductKernel
 from assay.rollout.projection import biases, present, stacked
 
 ROWS = 128
@@ -45,12 +49,31 @@ ONEDNN = Library(
 
 
 @cache
-def library_for(dtype: torch.dtype) -> Library | None:
+def compiled() -> Library | None:
+    """Our own products, of bfloat16; ``None`` where they cannot be compiled."""
+    try:
+        kernel = ProductKernel()
+    except Unavailable:
+        return None
+    return Library(
+        "compiled products",
+        kernel.arranged,
+        lambda x, arranged, shape, bias: kernel(x.contiguous(), arranged, len(shape), bias),
+    )
+
+
+@cache
+def library_for(dtype: torch.dtype, *, compile: bool = True) -> Library | None:
     """The library for weights of a precision; ``None`` where there is none that works.
 
     It must agree with plain products for one row, a few and many. Not chosen by time, so that runs are alike.
+    ``compile``: also one that is compiled here.
     """
-    choices = {torch.float32: (MKL, ONEDNN) if intel() else (ONEDNN, MKL), torch.bfloat16: (ONEDNN,)}
+    own = compiled() if compile and dtype == torch.bfloat16 else None
+    choices = {
+        torch.float32: (MKL, ONEDNN) if intel() else (ONEDNN, MKL),
+        torch.bfloat16: (*filter(None, [own]), ONEDNN),
+    }
     return next((library for library in choices.get(dtype, ()) if _works(library, dtype)), None)
 
 
@@ -63,7 +86,7 @@ def _works(library: Library, dtype: torch.dtype) -> bool:
     try:
         packed = Packed([plain], dtype, library)
         return all(torch.allclose(packed(x.to(dtype)).float(), plain(x), rtol=gap, atol=gap) for x in inputs)
-    except (AttributeError, RuntimeError):  # this torch, or this processor, has no such products
+    except (AttributeError, RuntimeError, ValueError):  # this torch, processor or precision has no such products
         return False
 
 
