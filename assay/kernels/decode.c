@@ -155,83 +155,93 @@ static inline lanes ordered(const lanes mixed[PARTS], int i)
 #endif
 }
 
-/* Rotate, store and attend, for n rows of one new position each.
+/* Who attends to what, in a step of n rows of one new position each.
 
-   qkv (n, (GROUP + 2) kv_heads, WIDTH): queries, keys, values. cosine, sine (n, WIDTH). keys, values (slots, kv_heads,
-   capacity, WIDTH): the cache; row r has slot r. A row at `positions` sees positions from `first` to its own; those
-   below `shared` it reads from the slot `source`, whose are the same. Rows of one source follow each other in `order`,
-   so that what they share is read from memory once. scratch: threads x GROUP x stride, the longest row and 16 more.
-   mixed (n, GROUP kv_heads, WIDTH). */
-void attend(const number *restrict qkv, const number *restrict cosine, const number *restrict sine,
-            number *restrict keys, number *restrict values, const int64_t *restrict order,
-            const int64_t *restrict positions, const int64_t *restrict first, const int64_t *restrict source,
-            const int64_t *restrict shared, float *restrict scratch, number *restrict mixed, int64_t n,
-            int64_t kv_heads, int64_t capacity, int64_t stride, float scaling, int threads)
+   Row r has slot r of the cache. At `positions` it sees positions from its first to its own; those below `shared` it
+   reads from the slot `source`, whose are the same. Rows of one source follow each other in `order`, so that what they
+   share is read from memory once. scratch: threads x GROUP x stride, the longest row and 16 more. */
+struct rows {
+    const int64_t *order, *positions, *source, *shared;
+    float *scratch;
+    int64_t n, kv_heads, capacity, stride;
+    float scaling;
+};
+
+/* By all threads of a parallel region together: rotate, store and attend.
+
+   qkv (n, (GROUP + 2) kv_heads, WIDTH): queries, keys, values. cosine, sine (n, WIDTH). first (n,): the first position
+   that each row sees. keys, values (slots, kv_heads, capacity, WIDTH): the cache. mixed (n, GROUP kv_heads, WIDTH). */
+static void attend_rows(const struct rows *rows, const number *restrict qkv, const number *restrict cosine,
+                        const number *restrict sine, const int64_t *restrict first, number *restrict keys,
+                        number *restrict values, number *restrict mixed)
 {
-    int64_t heads = GROUP * kv_heads, units = n * kv_heads, slot = kv_heads * capacity * WIDTH;
-#pragma omp parallel num_threads(threads)
-    {
-        float *scores = scratch + omp_get_thread_num() * GROUP * stride;
+    const int64_t *order = rows->order, *source = rows->source, *shared = rows->shared;
+    int64_t n = rows->n, kv_heads = rows->kv_heads, stride = rows->stride, place_of_head = rows->capacity * WIDTH;
+    int64_t heads = GROUP * kv_heads, units = n * kv_heads, slot = kv_heads * place_of_head;
+    float *scores = rows->scratch + omp_get_thread_num() * GROUP * stride, scaling = rows->scaling;
 #pragma omp for schedule(static)
-        for (int64_t unit = 0; unit < units; unit++) {
-            int64_t row = order[unit % n], head = unit / n, place = head * capacity * WIDTH;
-            const number *mine = qkv + row * (heads + 2 * kv_heads) * WIDTH;
-            const number *cos = cosine + row * WIDTH, *sin = sine + row * WIDTH;
-            number *own_keys = keys + row * slot + place, *own_values = values + row * slot + place;
-            const number *their_keys = keys + source[row] * slot + place;
-            const number *their_values = values + source[row] * slot + place;
-            int64_t position = positions[row], start = first[row], length = position + 1 - start;
-            int64_t theirs = shared[row] > start ? shared[row] - start : 0, own = start + theirs;
+    for (int64_t unit = 0; unit < units; unit++) {
+        int64_t row = order[unit % n], head = unit / n, place = head * place_of_head;
+        const number *mine = qkv + row * (heads + 2 * kv_heads) * WIDTH;
+        const number *cos = cosine + row * WIDTH, *sin = sine + row * WIDTH;
+        number *own_keys = keys + row * slot + place, *own_values = values + row * slot + place;
+        const number *their_keys = keys + source[row] * slot + place;
+        const number *their_values = values + source[row] * slot + place;
+        int64_t position = rows->positions[row], start = first[row], length = position + 1 - start;
+        int64_t theirs = shared[row] > start ? shared[row] - start : 0, own = start + theirs;
 
-            int64_t then = unit + 1 < units ? unit + 1 : unit, next = order[then % n];
-            int64_t begin = first[next], begin_own = shared[next] > begin ? shared[next] : begin;
-            const number *next_keys = keys + then / n * capacity * WIDTH, *next_values = values + (next_keys - keys);
-            int64_t there = source[next] * slot + begin * WIDTH, there_own = next * slot + begin_own * WIDTH;
+        int64_t then = unit + 1 < units ? unit + 1 : unit, next = order[then % n];
+        int64_t begin = first[next], begin_own = shared[next] > begin ? shared[next] : begin;
+        const number *next_keys = keys + then / n * place_of_head, *next_values = values + then / n * place_of_head;
+        int64_t there = source[next] * slot + begin * WIDTH, there_own = next * slot + begin_own * WIDTH;
 
-            span query[GROUP][SPANS];
-            for (int g = 0; g < GROUP; g++) {
-                number turned[WIDTH];
-                rotate(mine + (head * GROUP + g) * WIDTH, cos, sin, turned);
-                for (int i = 0; i < SPANS; i++) query[g][i] = take(turned + SPAN * i);
-            }
-            rotate(mine + (heads + head) * WIDTH, cos, sin, own_keys + position * WIDTH);
-            memcpy(own_values + position * WIDTH, mine + (heads + kv_heads + head) * WIDTH, WIDTH * sizeof(number));
-
-            score(query, their_keys + start * WIDTH, theirs, scaling, scores, stride, next_keys + there);
-            score(query, own_keys + own * WIDTH, length - theirs, scaling, scores + theirs, stride, next_keys + there_own);
-            float share[GROUP];
-            lanes sum[GROUP][PARTS] = {{{0}}};
-            for (int g = 0; g < GROUP; g++) share[g] = 1 / soften(scores + g * stride, length);
-            mix(sum, their_values + start * WIDTH, theirs, scores, stride, next_values + there);
-            mix(sum, own_values + own * WIDTH, length - theirs, scores + theirs, stride, next_values + there_own);
-            for (int g = 0; g < GROUP; g++)
-                for (int i = 0; i < PARTS; i++)
-                    store(mixed + (row * heads + head * GROUP + g) * WIDTH + 16 * i, ordered(sum[g], i) * share[g]);
+        span query[GROUP][SPANS];
+        for (int g = 0; g < GROUP; g++) {
+            number turned[WIDTH];
+            rotate(mine + (head * GROUP + g) * WIDTH, cos, sin, turned);
+            for (int i = 0; i < SPANS; i++) query[g][i] = take(turned + SPAN * i);
         }
+        rotate(mine + (heads + head) * WIDTH, cos, sin, own_keys + position * WIDTH);
+        memcpy(own_values + position * WIDTH, mine + (heads + kv_heads + head) * WIDTH, WIDTH * sizeof(number));
+
+        score(query, their_keys + start * WIDTH, theirs, scaling, scores, stride, next_keys + there);
+        score(query, own_keys + own * WIDTH, length - theirs, scaling, scores + theirs, stride, next_keys + there_own);
+        float share[GROUP];
+        lanes sum[GROUP][PARTS] = {{{0}}};
+        for (int g = 0; g < GROUP; g++) share[g] = 1 / soften(scores + g * stride, length);
+        mix(sum, their_values + start * WIDTH, theirs, scores, stride, next_values + there);
+        mix(sum, own_values + own * WIDTH, length - theirs, scores + theirs, stride, next_values + there_own);
+        for (int g = 0; g < GROUP; g++)
+            for (int i = 0; i < PARTS; i++)
+                store(mixed + (row * heads + head * GROUP + g) * WIDTH + 16 * i, ordered(sum[g], i) * share[g]);
     }
 }
 
-/* x + y, and its normalisation x / sqrt(mean(x^2) + eps) * weight, for rows of `size`; without y (NULL) that of x. */
-void normalise(number *restrict x, const number *restrict y, const number *restrict weight, number *restrict normal,
-               int64_t rows, int64_t size, float eps)
+/* By all threads together: x + y, and its normalisation x / sqrt(mean(x^2) + eps) * weight, for rows of `size`;
+   without y (NULL) that of x, which may be `normal`. */
+static void normalise_rows(number *x, const number *y, const number *restrict weight, number *normal, int64_t rows,
+                           int64_t size, float eps)
 {
-#pragma omp parallel for schedule(static) if (rows * size > 8192)
+#pragma omp for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
-        number *restrict here = x + row * size;
+        number *here = x + row * size, *there = normal + row * size;
         float squares = 0;
         if (y)
+#pragma omp simd
             for (int64_t i = 0; i < size; i++) here[i] = narrow(wide(here[i]) + wide(y[row * size + i]));
 #pragma omp simd reduction(+ : squares)
         for (int64_t i = 0; i < size; i++) squares += wide(here[i]) * wide(here[i]);
         float scale = 1.0f / sqrtf(squares / size + eps);
-        for (int64_t i = 0; i < size; i++) normal[row * size + i] = narrow(wide(here[i]) * scale * wide(weight[i]));
+#pragma omp simd
+        for (int64_t i = 0; i < size; i++) there[i] = narrow(wide(here[i]) * scale * wide(weight[i]));
     }
 }
 
-/* silu(gate) * up = gate / (1 + e^-gate) * up, for rows of gate and up side by side, each of `size`. */
-void gate(const number *restrict gate_up, number *restrict gated, int64_t rows, int64_t size)
+/* By all threads together: silu(gate) * up = gate / (1 + e^-gate) * up, for rows of gate and up side by side, each of
+   `size`. */
+static void gate_rows(const number *restrict gate_up, number *restrict gated, int64_t rows, int64_t size)
 {
-#pragma omp parallel for schedule(static) if (rows * size > 8192)
+#pragma omp for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
         const number *restrict gates = gate_up + 2 * row * size, *restrict ups = gates + size;
         for (int64_t i = 0; i < size; i++) {
@@ -239,4 +249,23 @@ void gate(const number *restrict gate_up, number *restrict gated, int64_t rows, 
             gated[row * size + i] = narrow(x * sigmoid(x) * wide(ups[i]));
         }
     }
+}
+
+void attend(const struct rows *rows, const number *qkv, const number *cosine, const number *sine, const int64_t *first,
+            number *keys, number *values, number *mixed, int threads)
+{
+#pragma omp parallel num_threads(threads)
+    attend_rows(rows, qkv, cosine, sine, first, keys, values, mixed);
+}
+
+void normalise(number *x, const number *y, const number *weight, number *normal, int64_t rows, int64_t size, float eps)
+{
+#pragma omp parallel if (rows * size > 8192)
+    normalise_rows(x, y, weight, normal, rows, size, eps);
+}
+
+void gate(const number *gate_up, number *gated, int64_t rows, int64_t size)
+{
+#pragma omp parallel if (rows * size > 8192)
+    gate_rows(gate_up, gated, rows, size);
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import c_float, c_int, c_int64, c_void_p
+from ctypes import Structure, byref, c_float, c_int, c_int64, c_void_p
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,6 +32,25 @@ class CachedRows:
     """Tokens of the longest row."""
 
 
+class RowsStruct(Structure):
+    """``struct rows`` of decode.c."""
+
+    _fields_: ClassVar[list[tuple[str, Any]]] = [
+        *((name, c_void_p) for name in ("order", "positions", "source", "shared", "scratch")),
+        *((name, c_int64) for name in ("n", "kv_heads", "capacity", "stride")),
+        ("scaling", c_float),
+    ]
+
+    @classmethod
+    def of(cls, rows: CachedRows, group: int, scaling: float) -> tuple[RowsStruct, Tensor]:
+        """The structure, and what it lies in beside ``rows``: to be held as long."""
+        kv_heads, capacity = rows.keys[0].shape[1:3]
+        stride = rows.longest + LANES
+        scratch = torch.empty(torch.get_num_threads(), group, stride, dtype=torch.float32)
+        places = addresses(torch.int64, rows.order, rows.positions, rows.source, rows.shared)
+        return cls(*places, scratch.data_ptr(), len(rows.order), kv_heads, capacity, stride, scaling), scratch
+
+
 class DecodeKernels:
     """The kernels for heads of ``width`` numbers, ``group`` query heads to a KV head, stored as ``dtype``."""
 
@@ -40,12 +60,14 @@ class DecodeKernels:
             raise Unavailable(f"no kernels for {dtype} and heads of {width}")
         library = build("decode", BFLOAT16=DTYPES[dtype], WIDTH=width, GROUP=group)
         self._attend, self._normalise, self._gate = library.attend, library.normalise, library.gate
-        self._attend.argtypes = [c_void_p] * 12 + [c_int64] * 4 + [c_float, c_int]
+        self._attend.argtypes = [c_void_p] * 8 + [c_int]
         self._normalise.argtypes = [c_void_p] * 4 + [c_int64] * 2 + [c_float]
         self._gate.argtypes = [c_void_p] * 2 + [c_int64] * 2
         for function in (self._attend, self._normalise, self._gate):
             function.restype = None
-        self._dtype, self._width, self._group = dtype, width, group
+        self._dtype, self._group = dtype, group
+        self.width = width
+        """Numbers of a head."""
 
     def attend(
         self, qkv: Tensor, cosine: Tensor, sine: Tensor, rows: CachedRows, layer: int, first: Tensor, scaling: float
@@ -56,18 +78,16 @@ class DecodeKernels:
         ``first`` (A,) int64: the first position that each row sees.
         """
         keys, values = rows.keys[layer], rows.values[layer]
-        kv_heads, capacity = keys.shape[1:3]
-        count, heads = len(qkv), kv_heads * self._group
-        if cosine.shape[-1] != self._width or qkv[0].numel() != (heads + 2 * kv_heads) * self._width:
-            raise ValueError(f"heads of {self._width}, {heads} and twice {kv_heads}, not {tuple(qkv.shape)}")
-        mixed = qkv.new_empty(count, heads * self._width)
-        threads, stride = torch.get_num_threads(), rows.longest + LANES
-        scratch = torch.empty(threads, self._group, stride, dtype=torch.float32)
-        self._attend(
-            *addresses(self._dtype, qkv, cosine, sine, keys, values),
-            *addresses(torch.int64, rows.order, rows.positions, first, rows.source, rows.shared),
-            scratch.data_ptr(), mixed.data_ptr(), count, kv_heads, capacity, stride, scaling, threads,
-        )  # fmt: skip
+        count, kv_heads = len(qkv), keys.shape[1]
+        heads = kv_heads * self._group
+        if cosine.shape[-1] != self.width or qkv[0].numel() != (heads + 2 * kv_heads) * self.width:
+            raise ValueError(f"heads of {self.width}, {heads} and twice {kv_heads}, not {tuple(qkv.shape)}")
+        mixed = qkv.new_empty(count, heads * self.width)
+        told, _held = RowsStruct.of(rows, self._group, scaling)
+        qkv_at, *turn, keys_at, values_at = addresses(self._dtype, qkv, cosine, sine, keys, values)
+        (first_at,) = addresses(torch.int64, first)
+        threads = torch.get_num_threads()
+        self._attend(byref(told), qkv_at, *turn, first_at, keys_at, values_at, mixed.data_ptr(), threads)
         return mixed
 
     def normalise(self, x: Tensor, weight: Tensor, eps: float, added: Tensor | None = None) -> Tensor:

@@ -1,5 +1,7 @@
 /* Numbers as they are stored, and as they are computed with: always float. */
 
+#pragma once
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>

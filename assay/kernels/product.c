@@ -5,6 +5,8 @@
    while its panel goes by, and all rows follow one another over a panel, which meanwhile lies in the core's own cache.
    The next panel is fetched from memory during that: there is time for it, but not when its turn has come. */
 
+#include <omp.h>
+
 #include "numbers.h"
 
 #if !__AVX512BF16__
@@ -20,8 +22,8 @@
 #define LINES (TRAVEL * 2 * COLUMNS / LINE)
 
 /* One pair of each row, or one number behind which nothing comes (`bytes` 2), with the panel's weights of it. */
-static inline __attribute__((always_inline)) void add(__m512 sums[ROWS][VECTORS], const int rows, const number *x,
-                                                      int64_t depth, const int bytes, const number *panel)
+static inline __attribute__((always_inline)) void accumulate(__m512 sums[ROWS][VECTORS], const int rows,
+                                                             const number *x, int64_t depth, const int bytes, const number *panel)
 {
     __m512bh weight[VECTORS];
     for (int c = 0; c < VECTORS; c++) weight[c] = (__m512bh)_mm512_loadu_si512(panel + 2 * LANES * c);
@@ -45,9 +47,9 @@ static inline __attribute__((always_inline)) void tile(const int rows, const num
     for (int64_t begin = 0; begin < depth / 2; begin += TRAVEL) {
         int64_t end = begin + TRAVEL < depth / 2 ? begin + TRAVEL : depth / 2;
         for (int64_t i = 0; i < lines; i++, next += LINE) _mm_prefetch((const char *)next, _MM_HINT_T1);
-        for (int64_t k = begin; k < end; k++) add(sums, rows, x + 2 * k, depth, 4, panel + 2 * COLUMNS * k);
+        for (int64_t k = begin; k < end; k++) accumulate(sums, rows, x + 2 * k, depth, 4, panel + 2 * COLUMNS * k);
     }
-    if (depth % 2) add(sums, rows, x + depth - 1, depth, 2, panel + COLUMNS * (depth - 1));
+    if (depth % 2) accumulate(sums, rows, x + depth - 1, depth, 2, panel + COLUMNS * (depth - 1));
     for (int c = 0; c < VECTORS && c * LANES < columns; c++) {
         int64_t left = columns - c * LANES;
         __mmask16 there = left < LANES ? (1u << left) - 1 : 0xffff;
@@ -63,25 +65,36 @@ static inline __attribute__((always_inline)) void tile(const int rows, const num
     }
 }
 
-/* x (rows, depth) times the weight, plus bias (width,) unless it is NULL: out (rows, width). arranged: see `arrange`. */
-void product(const number *restrict x, const number *restrict arranged, const number *restrict bias,
-             number *restrict out, int64_t rows, int64_t depth, int64_t width, int threads)
+/* A weight (width, depth) as `arrange` has it, and its bias (width,) or NULL. */
+struct map {
+    const number *panels, *bias;
+    int64_t depth, width;
+};
+
+static inline int64_t panels_of(const struct map *map) { return (map->width + COLUMNS - 1) / COLUMNS; }
+static inline int64_t size_of(const struct map *map) { return (map->depth + map->depth % 2) * COLUMNS; }
+
+/* By all threads of a parallel region together: out (rows, width) of x (rows, depth). `then`, unless NULL, is the map
+   that comes after, of which each thread fetches its first panel during its last one here. */
+static void multiply(const struct map *map, const number *x, number *out, int64_t rows, const struct map *then)
 {
-    int64_t panels = (width + COLUMNS - 1) / COLUMNS, size = (depth + depth % 2) * COLUMNS;
-    int64_t blocks = (rows + ROWS - 1) / ROWS, lines = (LINES + blocks - 1) / blocks;
-    int64_t travels = (depth / 2 + TRAVEL - 1) / TRAVEL * lines * LINE;
+    int64_t threads = omp_get_num_threads(), me = omp_get_thread_num(), panels = panels_of(map), size = size_of(map);
+    int64_t depth = map->depth, width = map->width, blocks = (rows + ROWS - 1) / ROWS;
+    int64_t lines = (LINES + blocks - 1) / blocks, travels = (depth / 2 + TRAVEL - 1) / TRAVEL * lines * LINE;
     /* few panels to a core: cut the rows as well */
     int64_t cuts = panels >= 4 * threads ? 1 : (4 * threads + panels - 1) / panels;
     if (cuts > blocks) cuts = blocks;
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t unit = 0; unit < panels * cuts; unit++) {
+    int64_t end = panels * cuts * (me + 1) / threads;
+    const number *following = then ? then->panels + panels_of(then) * me / threads * size_of(then) : NULL;
+    for (int64_t unit = panels * cuts * me / threads; unit < end; unit++) {
         int64_t at = unit / cuts, cut = unit % cuts, columns = width - at * COLUMNS;
-        const number *panel = arranged + at * size, *biased = bias ? bias + at * COLUMNS : NULL;
+        const number *panel = map->panels + at * size, *bias = map->bias ? map->bias + at * COLUMNS : NULL;
+        const number *after = unit + 1 == end && following ? following : panel + size;
         if (columns > COLUMNS) columns = COLUMNS;
         for (int64_t b = blocks * cut / cuts; b < blocks * (cut + 1) / cuts; b++) {
-            const number *here = x + b * ROWS * depth, *next = panel + size + b * travels;
+            const number *here = x + b * ROWS * depth, *next = after + b * travels;
             number *to = out + b * ROWS * width + at * COLUMNS;
-#define TILE(rows) tile(rows, here, depth, panel, biased, to, width, columns, next, lines)
+#define TILE(rows) tile(rows, here, depth, panel, bias, to, width, columns, next, lines)
             switch (rows - b * ROWS) {
             case 1: TILE(1); break;
             case 2: TILE(2); break;
@@ -94,6 +107,13 @@ void product(const number *restrict x, const number *restrict arranged, const nu
             }
         }
     }
+#pragma omp barrier
+}
+
+void product(const struct map *map, const number *x, number *out, int64_t rows, int threads)
+{
+#pragma omp parallel num_threads(threads)
+    multiply(map, x, out, rows, NULL);
 }
 
 /* A weight (width, depth) in panels: (panels, pairs, COLUMNS, 2), zeros behind the last output and input. */

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ctypes import c_int, c_int64, c_void_p
+from ctypes import Structure, byref, c_int, c_int64, c_void_p
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,25 @@ COLUMNS = 48
 """Outputs of a panel (product.c)."""
 
 
+class MapStruct(Structure):
+    """``struct map`` of product.c."""
+
+    _fields_: ClassVar[list[tuple[str, Any]]] = [
+        ("panels", c_void_p),
+        ("bias", c_void_p),
+        ("depth", c_int64),
+        ("width", c_int64),
+    ]
+
+    @classmethod
+    def of(cls, panels: Tensor, bias: Tensor | None, depth: int, width: int) -> MapStruct:
+        """Raises ValueError for panels of another shape."""
+        if panels.shape[:2] != (-(-width // COLUMNS), -(-depth // 2)):
+            raise ValueError(f"a weight of {width} x {depth} is not arranged like {tuple(panels.shape)}")
+        (bias_at,) = (None,) if bias is None else addresses(torch.bfloat16, bias)
+        return cls(*addresses(torch.bfloat16, panels), bias_at, depth, width)
+
+
 class ProductKernel:
     """x W^T + b, sums in float32, on processors that multiply bfloat16 (AVX512-BF16)."""
 
@@ -20,7 +40,7 @@ class ProductKernel:
         """Raises Unavailable."""
         library = build("product", BFLOAT16=1)
         self._product, self._arrange = library.product, library.arrange
-        self._product.argtypes, self._product.restype = [c_void_p] * 4 + [c_int64] * 3 + [c_int], None
+        self._product.argtypes, self._product.restype = [c_void_p] * 3 + [c_int64, c_int], None
         self._arrange.argtypes, self._arrange.restype = [c_void_p] * 2 + [c_int64] * 2 + [c_int], None
 
     def arranged(self, weight: Tensor) -> Tensor:
@@ -33,10 +53,7 @@ class ProductKernel:
     def __call__(self, x: Tensor, panels: Tensor, width: int, bias: Tensor | None) -> Tensor:
         """(R, K) and an arranged weight of N = ``width`` outputs to (R, N)."""
         rows, depth = x.shape
-        if panels.shape[:2] != (-(-width // COLUMNS), -(-depth // 2)):
-            raise ValueError(f"a weight of {width} x {depth} is not arranged like {tuple(panels.shape)}")
         out = x.new_empty(rows, width)
-        (bias_at,) = (None,) if bias is None else addresses(torch.bfloat16, bias)
-        x_at, panels_at, out_at = addresses(torch.bfloat16, x, panels, out)
-        self._product(x_at, panels_at, bias_at, out_at, rows, depth, width, torch.get_num_threads())
+        told = MapStruct.of(panels, bias, depth, width)
+        self._product(byref(told), *addresses(torch.bfloat16, x, out), rows, torch.get_num_threads())
         return out

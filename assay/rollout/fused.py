@@ -20,6 +20,7 @@ from torch.nn.functional import silu
 
 from assay.kernels.build import Unavailable
 from assay.kernels.decode import DecodeKernels
+from assay.kernels.layers import StepKernel
 from assay.rollout.attention import attend
 from assay.rollout.masks import LayerMasks
 from assay.rollout.norms import Norm, norm_of
@@ -28,6 +29,7 @@ from assay.rollout.projection import Dense, Int8, Projection, Unfusable, check_l
 from assay.rollout.shared import KERNEL
 from assay.rollout.views import CacheView
 from assay.rollout.weights import GenerationWeights, causal_lm_of, head_shape
+from assay.rollout.whole import step_kernel
 
 LOG = logging.getLogger("assay")
 
@@ -252,6 +254,7 @@ class FusedNetwork:
         self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
         capped = any(block.softcap is not None for block in self._blocks)
         self.compiled = self.kernels is not None and not capped
+        self._whole = self._compiled()
         self.path = FusedNetwork.path + (", compiled kernels" if self.compiled else "")
         self.shares_prompts = self.device.type == "cpu" and KERNEL is not None and not capped
 
@@ -259,18 +262,23 @@ class FusedNetwork:
         """See `Network`."""
         x = self._embed.module(ids).to(self.dtype)
         rotations = {kind: self._rotation(x, positions, kind) for kind in self._kinds}
+        if view.rows and self._whole:
+            turns = {kind: (cos.to(x.dtype), sin.to(x.dtype)) for kind, (cos, sin) in rotations.items()}
+            firsts = {kind: mask if isinstance(mask, Tensor) else mask[kind] for kind in self._kinds}
+            return self._capped(self._whole(x[:, 0], turns, firsts, view.rows))
         for layer, block in enumerate(self._blocks):
             x = block.forward(
                 x, *rotations[block.kind], mask if isinstance(mask, Tensor) else mask[block.kind], view, layer
             )
-        logits = self._head(self._norm(x[:, -1]))
-        return logits if self._softcap is None else logits.div_(self._softcap).tanh_().mul_(self._softcap)
+        return self._capped(self._head(self._norm(x[:, -1])))
 
     @torch.no_grad()
     def refresh(self) -> None:
         """See `Network`."""
+        self._whole = None  # it holds the weights as they were
         for part in self._parts:
             part.refresh()
+        self._whole = self._compiled()
 
     def tensors(self) -> Iterator[Tensor]:
         """See `Network`."""
@@ -279,12 +287,20 @@ class FusedNetwork:
 
     def release(self) -> None:
         """See `Network`."""
+        self._whole = None
         for product in (self._head, *(p for block in self._blocks for p in block.products)):
             product.release()
 
     @property
     def _parts(self) -> tuple[Projection | Norm | GenerationWeights, ...]:
         return (self._embed, *(part for block in self._blocks for part in block.parts), self._norm, self._head)
+
+    def _compiled(self) -> StepKernel | None:
+        """A whole decoding step on the present weights, where all of it is compiled."""
+        return step_kernel(self._blocks, self._norm, self._head, self.kernels.width) if self.kernels else None
+
+    def _capped(self, logits: Tensor) -> Tensor:
+        return logits if self._softcap is None else logits.div_(self._softcap).tanh_().mul_(self._softcap)
 
     def _rotation(self, x: Tensor, positions: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         cos, sin = self._rotary(x, positions, *([kind] if self._by_kind else []))

@@ -39,21 +39,22 @@ class RmsNorm:
     def __init__(
         self, source: Any, eps: float, offset: float, dtype: torch.dtype, kernels: DecodeKernels | None
     ) -> None:
-        self._source, self._eps, self._offset, self._kernels = source, eps, offset, kernels
+        self._source, self._offset, self._kernels = source, offset, kernels
+        self.eps = eps
         self.weight = torch.empty_like(source.weight, dtype=dtype, requires_grad=False)
         self.refresh()
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Norm`: over as many of the last values as there are weights."""
         if self._kernels:
-            return self._kernels.normalise(x.contiguous(), self.weight, self._eps)
+            return self._kernels.normalise(x.contiguous(), self.weight, self.eps)
         size = self.weight.shape
-        return rms_norm(x.reshape(-1, *size), size, self.weight, self._eps).view(x.shape)
+        return rms_norm(x.reshape(-1, *size), size, self.weight, self.eps).view(x.shape)
 
     def joined(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """See `Norm`."""
         if self._kernels:
-            return x, self._kernels.normalise(x, self.weight, self._eps, added=y)
+            return x, self._kernels.normalise(x, self.weight, self.eps, added=y)
         x = x + y
         return x, self(x)
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from assay.hardware import intel
 from assay.kernels.build import Unavailable
+from assay.kernels.layers import ProductWeights
 from assay.kernels.product import ProductKernel
 from assay.rollout.projection import biases, present, stacked
 
@@ -34,6 +35,8 @@ class Library:
     """The weight (N, K), arranged."""
     product: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
     """x (R, K), an arranged weight, a tensor of the plain one's shape and a bias (N,) or None to (R, N)."""
+    compiled: bool = False
+    """Are weights arranged as `assay.kernels.product` has them?"""
 
 
 MKL = Library(
@@ -59,6 +62,7 @@ def compiled() -> Library | None:
         "compiled products",
         kernel.arranged,
         lambda x, arranged, shape, bias: kernel(x.contiguous(), arranged, len(shape), bias),
+        compiled=True,
     )
 
 
@@ -117,3 +121,8 @@ class Packed:
     def release(self) -> None:
         """See `Projection`."""
         del self._arranged
+
+    def compiled(self) -> ProductWeights | None:
+        """What a kernel for a whole step reads; ``None`` where the library is another's."""
+        width, depth = self._shape.shape
+        return ProductWeights(self._arranged, self.bias, depth, width) if self._library.compiled else None
