@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from assay.kernels.build import addresses, build
+from assay.kernels.pages import Pages
 
 COLUMNS = 48
 """Outputs of a panel (product.c)."""
@@ -39,14 +40,19 @@ class ProductKernel:
     def __init__(self) -> None:
         """Raises Unavailable."""
         library = build("product", BFLOAT16=1)
+        self._pages = Pages()
         self._product, self._arrange = library.product, library.arrange
         self._product.argtypes, self._product.restype = [c_void_p] * 3 + [c_int64, c_int], None
         self._arrange.argtypes, self._arrange.restype = [c_void_p] * 2 + [c_int64] * 2 + [c_int], None
 
-    def arranged(self, weight: Tensor) -> Tensor:
-        """A weight (N, K) in the order in which a product reads it: (ceil(N / 48), ceil(K / 2), 48, 2)."""
+    def arranged(self, weight: Tensor, into: Tensor | None = None) -> Tensor:
+        """A weight (N, K) in the order in which a product reads it: (ceil(N / 48), ceil(K / 2), 48, 2).
+
+        ``into``: one that was arranged before, of the same shape, which is written over.
+        """
         width, depth = weight.shape
-        panels = weight.new_empty(-(-width // COLUMNS), -(-depth // 2), COLUMNS, 2)
+        shape = -(-width // COLUMNS), -(-depth // 2), COLUMNS, 2
+        panels = self._pages.empty(*shape, dtype=torch.bfloat16) if into is None else into.view(shape)
         self._arrange(*addresses(torch.bfloat16, weight, panels), depth, width, torch.get_num_threads())
         return panels
 

@@ -31,8 +31,8 @@ class Library:
     """Products with arranged weights."""
 
     name: str
-    arranged: Callable[[Tensor], Tensor]
-    """The weight (N, K), arranged."""
+    arranged: Callable[[Tensor, Tensor | None], Tensor]
+    """The weight (N, K), arranged; where a library can, in the place of an earlier one, which may be given."""
     product: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
     """x (R, K), an arranged weight, a tensor of the plain one's shape and a bias (N,) or None to (R, N)."""
     compiled: bool = False
@@ -41,12 +41,12 @@ class Library:
 
 MKL = Library(
     "MKL",
-    lambda weight: torch.ops.mkl._mkl_reorder_linear_weight(weight, ROWS),
+    lambda weight, _: torch.ops.mkl._mkl_reorder_linear_weight(weight, ROWS),
     lambda x, arranged, shape, bias: torch.ops.mkl._mkl_linear(x, arranged, shape, bias, len(x)),
 )
 ONEDNN = Library(
     "oneDNN",
-    lambda weight: torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ROWS),
+    lambda weight, _: torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ROWS),
     lambda x, arranged, _, bias: torch.ops.mkldnn._linear_pointwise(x, arranged, bias, "none", [], ""),
 )
 
@@ -99,18 +99,19 @@ class Packed:
 
     def __init__(self, sources: Sequence[nn.Module], dtype: torch.dtype, library: Library) -> None:
         self._sources, self._dtype, self._library = sources, dtype, library
+        self._arranged: Tensor | None = None
         self.refresh()
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Projection`."""
         rows = x.reshape(-1, x.shape[-1])
-        return self._library.product(rows, self._arranged, self._shape, self.bias).view(*x.shape[:-1], -1)
+        return self._library.product(rows, self._held, self._shape, self.bias).view(*x.shape[:-1], -1)
 
     @torch.no_grad()
     def refresh(self) -> None:
         """See `Projection`."""
         weight = stacked(self._sources).to(self._dtype)
-        self._arranged = self._library.arranged(weight)
+        self._arranged = self._library.arranged(weight, self._arranged)
         self._shape = weight.new_empty(1).expand(weight.shape)  # of the plain weight only its shape is read
         self.bias = biases(self._sources, self._dtype)
 
@@ -120,9 +121,15 @@ class Packed:
 
     def release(self) -> None:
         """See `Projection`."""
-        del self._arranged
+        self._arranged = None
 
     def compiled(self) -> ProductWeights | None:
         """What a kernel for a whole step reads; ``None`` where the library is another's."""
         width, depth = self._shape.shape
-        return ProductWeights(self._arranged, self.bias, depth, width) if self._library.compiled else None
+        return ProductWeights(self._held, self.bias, depth, width) if self._library.compiled else None
+
+    @property
+    def _held(self) -> Tensor:
+        if self._arranged is None:
+            raise RuntimeError("the weights were released: refresh them first")
+        return self._arranged

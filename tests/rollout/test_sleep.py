@@ -29,7 +29,7 @@ def copies_in(engine: NativeEngine) -> list[str]:
     """Where the engine's network keeps arranged weights."""
     blocks = getattr(engine._network, "_blocks", ())
     parts = [(name, part) for block in blocks for name, part in vars(block).items() if isinstance(part, Packed | Int8)]
-    return [name for name, part in parts if {"_arranged", "weight"} & vars(part).keys()]
+    return [name for name, part in parts if any(vars(part).get(name) is not None for name in ("_arranged", "weight"))]
 
 
 @pytest.mark.parametrize("dtype", [None, torch.int8])
