@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import weakref
@@ -39,8 +40,6 @@ class Pages:
 def _block(size: int) -> mmap.mmap:
     block = mmap.mmap(-1, size)
     if advice := getattr(mmap, "MADV_HUGEPAGE", None):
-        try:
+        with contextlib.suppress(OSError):  # a kernel without large pages: small ones do as well, only slower
             block.madvise(advice)
-        except OSError:  # a kernel without large pages: small ones do as well, only slower
-            pass
     return block

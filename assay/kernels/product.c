@@ -18,7 +18,8 @@
 #define VECTORS 3
 #define COLUMNS (VECTORS * LANES)
 #define LINE 32    /* numbers that come from memory at once */
-#define TRAVEL 8   /* pairs between two requests for some of the next panel */
+#define TRAVEL 5   /* pairs between two requests for some of the next panel */
+#define CACHED (1 << 19)  /* numbers that a core's cache surely does not hold */
 #define LINES (TRAVEL * 2 * COLUMNS / LINE)
 
 /* One pair of each row, or one number behind which nothing comes (`bytes` 2), with the panel's weights of it. */
@@ -35,18 +36,21 @@ static inline __attribute__((always_inline)) void accumulate(__m512 sums[ROWS][V
     }
 }
 
-/* x (rows, depth) with one panel: `columns` of out (rows, width). Asks for `lines` of `next` with each TRAVEL pairs. */
+/* x (rows, depth) with one panel: `columns` of out (rows, width), which lies in memory (`far`), or in the cache. Asks
+   for `lines` of `next` with each TRAVEL pairs. */
 static inline __attribute__((always_inline)) void tile(const int rows, const number *restrict x, int64_t depth,
                                                        const number *restrict panel, const number *restrict bias,
-                                                       number *restrict out, int64_t width, int64_t columns,
-                                                       const number *next, int64_t lines)
+                                                       number *restrict out, int far, int64_t width,
+                                                       int64_t columns, const number *next, int64_t lines)
 {
+    for (int r = 0; far && r < rows; r++)
+        for (int64_t i = 0; i < columns; i += LINE) __builtin_prefetch(out + r * width + i, 1);
     __m512 sums[ROWS][VECTORS];
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < VECTORS; c++) sums[r][c] = _mm512_setzero_ps();
     for (int64_t begin = 0; begin < depth / 2; begin += TRAVEL) {
         int64_t end = begin + TRAVEL < depth / 2 ? begin + TRAVEL : depth / 2;
-        for (int64_t i = 0; i < lines; i++, next += LINE) _mm_prefetch((const char *)next, _MM_HINT_T1);
+        for (int64_t i = 0; i < lines; i++, next += LINE) __builtin_prefetch(next);
         for (int64_t k = begin; k < end; k++) accumulate(sums, rows, x + 2 * k, depth, 4, panel + 2 * COLUMNS * k);
     }
     if (depth % 2) accumulate(sums, rows, x + depth - 1, depth, 2, panel + COLUMNS * (depth - 1));
@@ -85,6 +89,7 @@ static void multiply(const struct map *map, const number *x, number *out, int64_
     int64_t cuts = panels >= 4 * threads ? 1 : (4 * threads + panels - 1) / panels;
     if (cuts > blocks) cuts = blocks;
     int64_t end = panels * cuts * (me + 1) / threads;
+    int far = rows * width > CACHED;
     const number *following = then ? then->panels + panels_of(then) * me / threads * size_of(then) : NULL;
     for (int64_t unit = panels * cuts * me / threads; unit < end; unit++) {
         int64_t at = unit / cuts, cut = unit % cuts, columns = width - at * COLUMNS;
@@ -94,7 +99,7 @@ static void multiply(const struct map *map, const number *x, number *out, int64_
         for (int64_t b = blocks * cut / cuts; b < blocks * (cut + 1) / cuts; b++) {
             const number *here = x + b * ROWS * depth, *next = after + b * travels;
             number *to = out + b * ROWS * width + at * COLUMNS;
-#define TILE(rows) tile(rows, here, depth, panel, bias, to, width, columns, next, lines)
+#define TILE(rows) tile(rows, here, depth, panel, bias, to, far, width, columns, next, lines)
             switch (rows - b * ROWS) {
             case 1: TILE(1); break;
             case 2: TILE(2); break;
