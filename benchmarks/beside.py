@@ -18,7 +18,11 @@ from workers import Worker
 
 FOLDER = Path(__file__).resolve().parent
 QUIET = 0.03
-"""The most that a side may use of a core while it is not its turn; a thread pool spins a moment before it sleeps."""
+"""The most that a side may use of a core while it is not its turn."""
+PAUSE = 0.25
+"""Seconds in which a side must have been quiet before the other one begins: thread pools spin before they sleep."""
+PATIENCE = 40
+"""Pauses after which it begins all the same."""
 
 
 def measure(
@@ -33,8 +37,8 @@ def measure(
 
     The peer's program, decode_PEER.py, reads the work, its settings and what else it is ``told`` from a file, and
     answers each request with its tokens per second; ``environment``: further variables of it. Both sides keep freed
-    memory for the next round. While one side works the other one waits, and one that uses the processor out of its turn
-    is told of: such rounds do not compare.
+    memory for the next round. A turn begins when the other side's threads have gone to sleep, and one that uses the
+    processor out of its turn is told of: such rounds do not compare.
     """
     harness.keep_freed_memory()
     work = decoding.work_of(chosen)
@@ -79,6 +83,11 @@ class Turns:
         """``side``, with an eye on the processor seconds of the one that waits."""
 
         def run(number: int) -> float:
+            for _ in range(PATIENCE):
+                before = waiting()
+                time.sleep(PAUSE)
+                if waiting() - before < QUIET * PAUSE:
+                    break
             before, start = waiting(), time.perf_counter()
             figure = side(number)
             self.busiest = max(self.busiest, (waiting() - before) / (time.perf_counter() - start))
