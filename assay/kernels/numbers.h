@@ -98,3 +98,14 @@ static inline float sigmoid(float x)
     float e = exponential(x < 0 ? x : -x);
     return (x < 0 ? e : 1.0f) / (1.0f + e);
 }
+
+/* 1 / x, as near as `number` can say it. */
+static inline lanes reciprocal(lanes x)
+{
+#if BFLOAT16 && __AVX512F__  /* a guess that is right to 14 bits, and one step of Newton's: a division takes far longer */
+    lanes guess = (lanes)_mm512_rcp14_ps((__m512)x);
+    return guess * (2.0f - x * guess);
+#else
+    return 1.0f / x;
+#endif
+}

@@ -71,8 +71,10 @@ class ModelRunner:
             parts.append(self.restore(self._prefix, [sequences[i] for i in known], [slots[i] for i in known]))
         if unknown:
             parts.append(self.prefill([sequences[i] for i in unknown], [slots[i] for i in unknown]))
-        order = torch.tensor(known + unknown).argsort()
-        logits = torch.cat(parts)[order.to(parts[0].device)]
+        logits = parts[0]
+        if len(parts) > 1:
+            order = torch.tensor(known + unknown).argsort()
+            logits = torch.cat(parts)[order.to(logits.device)]
         self._store(sequences, slots, logits, next_up)
         return logits
 
@@ -100,12 +102,11 @@ class ModelRunner:
             sequence.cached = sequence.length
         self.cache.reserve(max(slots) + 1, max(map(_foreseen, sequences)))
         work = sorted(distinct.items(), key=lambda item: len(item[0]))
-        order = [slot for _, shared in work for slot in shared]
+        place = {slot: row for row, (_, shared) in enumerate(work) for slot in shared}
         stem = self._stem([tokens for tokens, _ in work])
         if stem:
             work = [(tokens[stem.length :], shared) for tokens, shared in work]
         logits = torch.cat([self._prefill(batch, stem) for batch in self._batches(work)])
-        place = {slot: row for row, slot in enumerate(order)}
         return logits[[place[slot] for slot in slots]]
 
     def _batches(self, work: Batch) -> list[Batch]:
@@ -134,7 +135,7 @@ class ModelRunner:
         return stem
 
     def _prefill(self, batch: Batch, stem: Stem | None) -> Tensor:
-        """One forward over left-padded rows, so that the head is applied to the last position alone."""
+        """Logits (P, V) of one forward over left-padded rows: the head is applied to the last position alone."""
         lengths = torch.tensor([len(tokens) for tokens, _ in batch])
         width = int(lengths.max())
         padding = width - lengths
@@ -157,7 +158,7 @@ class ModelRunner:
         )
         if self.busy is not None:
             self.busy()
-        return logits[view.distinct]
+        return logits
 
     def restore(self, prefix: Prefix, sequences: list[Sequence], slots: list[int]) -> Tensor:
         """Fill the slots from a stored prompt instead; return its logits (S, V)."""
