@@ -237,13 +237,16 @@ static void normalise_rows(number *x, const number *y, const number *restrict we
     }
 }
 
-/* silu(x) = x / (1 + e^-x). */
+/* silu(x) = x / (1 + e^-x), by e^-|x|, which does not overflow. */
 static inline lanes silu(lanes x)
 {
-    lanes powers;
+    lanes power, above;
 #pragma omp simd
-    for (int i = 0; i < 16; i++) powers[i] = exponential(x[i] < -87.0f ? 87.0f : -x[i]);
-    return x * reciprocal(1.0f + powers);
+    for (int i = 0; i < 16; i++) {
+        power[i] = exponential(x[i] < 0 ? x[i] : -x[i]);
+        above[i] = x[i] < 0 ? power[i] : 1.0f;
+    }
+    return x * above * reciprocal(1.0f + power);
 }
 
 /* By all threads together: silu(gate) * up, for rows of gate and up side by side, each of `size`. */

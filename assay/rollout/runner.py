@@ -145,7 +145,7 @@ class ModelRunner:
         positions = torch.arange(width)[None] - padding[:, None]
         slots = torch.tensor([slot for _, shared in batch for slot in shared])
         rows = torch.tensor([row for row, (_, shared) in enumerate(batch) for _ in shared])
-        view = PrefillView(self.cache, self._put(slots), self._put(rows), self._put(padding), width, stem)
+        view = PrefillView(self.cache, slots, self._put(rows), self._put(padding), width, stem)
         positions = self._put(torch.where(positions < 0, positions, positions + view.start))
         behind = torch.arange(view.start, device=positions.device).expand(len(batch), -1)
         mask = self._mask(positions, torch.cat([behind, positions], 1))

@@ -48,9 +48,13 @@ class PrefillView:
     def __init__(
         self, cache: SlotCache, slots: Tensor, rows: Tensor, padding: Tensor, width: int, stem: Stem | None
     ) -> None:
+        """``slots`` on the CPU; all else where the cache is."""
         self.cache = cache
         cache.filled += 1
-        self.slots = slots
+        self.slots = slots.to(rows.device)
+        first, last = int(slots.min()), int(slots.max())
+        together = last - first + 1 == len(slots)
+        self.neighbours = slice(first, last + 1) if together else self.slots  # a slice is written to far faster
         self.distinct = rows
         self.stem = stem
         self.start = stem.length if stem else 0
@@ -66,7 +70,7 @@ class PrefillView:
         if self.stem is None:
             return key, value
         first, second = self.stem.layers[layer_idx]
-        keys[self.slots, :, : self.start], values[self.slots, :, : self.start] = first, second
+        keys[self.neighbours, :, : self.start], values[self.neighbours, :, : self.start] = first, second
         first, second = (part.expand(len(key), -1, -1, -1) for part in (first, second))
         return torch.cat([first, key], 2), torch.cat([second, value], 2)
 
