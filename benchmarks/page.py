@@ -16,8 +16,9 @@ NOTES = {
         "The goal is 3. How far each is from the rate of one large product is measured in `limit`; `assay train "
         "RECIPE profile=true` says which operations the rest is. What was gained, each beside its alternative "
         "in choices.py: one product for queries, keys and values and one for gate and up; weights arranged for "
-        "MKL or oneDNN once a version; steps in the trainer's thread, so that there is one OpenMP pool; a "
-        "group's prompt read once a step; all that is not a product compiled for the processor. "
+        "the products once a version; steps in the trainer's thread, so that there is one OpenMP pool; a "
+        "group's prompt read once a step; all that is not a product compiled for the processor, in bfloat16 "
+        "products too. "
         "`rollout.dtype: int8` is faster, at a price: its log-probs are further from the trainer's."
     ),
     "decode_vs_vllm_cpu": ("The goal is 2. Both engines on all cores, in turn; vLLM's settings are in decode_vllm.py."),
@@ -65,8 +66,20 @@ NOTES = {
 """What a ratio means, by benchmark."""
 NARROW = {
     "decode_vs_vllm_cpu": (
-        "Missed. Most of a step of ours is matrix products by now, and twice vLLM's rate would want more of the rate "
-        "of one large product (see `limit`) than oneDNN reaches at 128 rows. Next: weights in fewer bits."
+        "Missed by little. Our decoding is at four fifths of the rate of one large product (see `limit`), prefill and "
+        "sampling included; what is left is attention, which waits for keys and values, a prefill's own attention and "
+        "copies, and sampling. Tried: products of our own (oneDNN's at 128 rows waited for weights), a step as one "
+        "call, weights in large pages; keys and values in large pages gained nothing. Next: prompts kept once for "
+        "all answers to them, so that a prefill copies nothing; weights in fewer bits."
+    ),
+    "scaling": (
+        "Missed by decoding 16 answers of 512 tokens. A step of 16 rows waits for memory: a token's share of the "
+        "weights is 17 MB, and to that come the keys and values before it, 7 MB on average (1.4 MB at 32 tokens). "
+        "Everything else costs as much in a large step as in a small one, or less. Next: keys and values in fewer bits."
+    ),
+    "time_to_accuracy_vs_trl": (
+        "One pair, in which Assay was there after 4 steps and TRL after 8, by the draw of answers: an earlier pair "
+        "took 8 steps each. By the seconds of a step alone this pair is at 6.8."
     ),
     "step_vs_trl": (
         "In bfloat16 torch's own way leaves much of an update to other things than products. What is done "

@@ -2,5 +2,6 @@
 
 Beside the matrix products a decoding step of a small model is many small operations, each of which reads and writes
 memory and sets all threads to work anew (`decode packed` beside `decode kernels` in benchmarks/choices.py). Here each
-of them is a pass or two. Without a C compiler everything runs as before, on torch's own operations.
+of them is a pass or two, and where products can be compiled too a decoding step is one call. Without a C compiler
+everything runs as before, on torch's own operations.
 """
