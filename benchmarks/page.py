@@ -66,8 +66,9 @@ NOTES = {
 """What a ratio means, by benchmark."""
 NARROW = {
     "decode_vs_vllm_cpu": (
-        "Missed by little. Our decoding is at four fifths of the rate of one large product (see `limit`), prefill and "
-        "sampling included; what is left is attention, which waits for keys and values, a prefill's own attention and "
+        "Missed by little: runs gave 1.93 to 1.99. Our decoding is at four fifths of the rate of one large product "
+        "(see `limit`), prefill and sampling included; what is left is attention, which waits for keys and values, a "
+        "prefill's own attention and "
         "copies, and sampling. Tried: products of our own (oneDNN's at 128 rows waited for weights), a step as one "
         "call, weights in large pages; keys and values in large pages gained nothing. Next: prompts kept once for "
         "all answers to them, so that a prefill copies nothing; weights in fewer bits."
