@@ -1,4 +1,4 @@
-"""Compiling and loading: each process compiles what it wants for its own processor, in a fraction of a second."""
+"""Compiling and loading: each process compiles what it wants for its own processor, in a second or two."""
 
 from __future__ import annotations
 
