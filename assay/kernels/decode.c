@@ -217,6 +217,18 @@ static void attend_rows(const struct rows *rows, const number *restrict qkv, con
     }
 }
 
+/* here / sqrt(mean(here^2) + eps) * weight. */
+static inline void normalise_row(const number *here, const number *restrict weight, number *there, int64_t size,
+                                 float eps)
+{
+    float squares = 0;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < size; i++) squares += wide(here[i]) * wide(here[i]);
+    float scale = 1.0f / sqrtf(squares / size + eps);
+#pragma omp simd
+    for (int64_t i = 0; i < size; i++) there[i] = narrow(wide(here[i]) * scale * wide(weight[i]));
+}
+
 /* By all threads together: x + y, and its normalisation x / sqrt(mean(x^2) + eps) * weight, for rows of `size`;
    without y (NULL) that of x, which may be `normal`. */
 static void normalise_rows(number *x, const number *y, const number *restrict weight, number *normal, int64_t rows,
@@ -224,16 +236,11 @@ static void normalise_rows(number *x, const number *y, const number *restrict we
 {
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
-        number *here = x + row * size, *there = normal + row * size;
-        float squares = 0;
+        number *here = x + row * size;
         if (y)
 #pragma omp simd
             for (int64_t i = 0; i < size; i++) here[i] = narrow(wide(here[i]) + wide(y[row * size + i]));
-#pragma omp simd reduction(+ : squares)
-        for (int64_t i = 0; i < size; i++) squares += wide(here[i]) * wide(here[i]);
-        float scale = 1.0f / sqrtf(squares / size + eps);
-#pragma omp simd
-        for (int64_t i = 0; i < size; i++) there[i] = narrow(wide(here[i]) * scale * wide(weight[i]));
+        normalise_row(here, weight, normal + row * size, size, eps);
     }
 }
 

@@ -46,11 +46,7 @@ static void normalise_heads(const struct norm *norm, number *heads, int64_t n, i
     for (int64_t row = 0; row < n; row++)
         for (int64_t at = 0; at < numbers; at += norm->size) {
             number *here = heads + row * apart + at;
-            float squares = 0;
-#pragma omp simd reduction(+ : squares)
-            for (int64_t i = 0; i < norm->size; i++) squares += wide(here[i]) * wide(here[i]);
-            float scale = 1.0f / sqrtf(squares / norm->size + norm->eps);
-            for (int64_t i = 0; i < norm->size; i++) here[i] = narrow(wide(here[i]) * scale * wide(norm->weight[i]));
+            normalise_row(here, norm->weight, here, norm->size, norm->eps);
         }
 }
 

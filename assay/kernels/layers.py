@@ -12,7 +12,7 @@ from torch import Tensor
 
 from assay.kernels.build import LANES, Unavailable, addresses, build
 from assay.kernels.decode import CachedRows, RowsStruct
-from assay.kernels.product import MapStruct
+from assay.kernels.product import MapStruct, ProductWeights
 
 DTYPE = torch.bfloat16
 
@@ -23,16 +23,6 @@ class RmsWeights:
 
     weight: Tensor
     eps: float
-
-
-@dataclass(frozen=True)
-class ProductWeights:
-    """A matrix as `ProductKernel.arranged` has it."""
-
-    panels: Tensor
-    bias: Tensor | None
-    depth: int
-    width: int
 
 
 @dataclass(frozen=True)
@@ -92,7 +82,7 @@ class StepKernel:
         self._weights = layers, last, head
         self._width, self._group, self._scaling, self._vocabulary = width, group, scaling, head.width
         self._layers = (LayerStruct * len(layers))(*map(_struct, layers))
-        self._last, self._head = NormStruct.of(last), _map(head)
+        self._last, self._head = NormStruct.of(last), MapStruct.of(head)
         if len({tuple((m.depth, m.width) for m in layer.maps) for layer in layers}) > 1:
             raise Unavailable("layers differ in size")
         qkv, out, gate_up, down = layers[0].maps
@@ -131,9 +121,5 @@ class StepKernel:
         return logits
 
 
-def _map(weights: ProductWeights) -> MapStruct:
-    return MapStruct.of(weights.panels, weights.bias, weights.depth, weights.width)
-
-
 def _struct(layer: LayerWeights) -> LayerStruct:
-    return LayerStruct(*map(NormStruct.of, layer.norms), *map(_map, layer.maps))
+    return LayerStruct(*map(NormStruct.of, layer.norms), *map(MapStruct.of, layer.maps))

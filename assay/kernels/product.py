@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ctypes import Structure, byref, c_int, c_int64, c_void_p
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -13,6 +14,16 @@ from assay.kernels.pages import Pages
 
 COLUMNS = 48
 """Outputs of a panel (product.c)."""
+
+
+@dataclass(frozen=True)
+class ProductWeights:
+    """A matrix as `ProductKernel.arranged` has it."""
+
+    panels: Tensor
+    bias: Tensor | None
+    depth: int
+    width: int
 
 
 class MapStruct(Structure):
@@ -26,8 +37,9 @@ class MapStruct(Structure):
     ]
 
     @classmethod
-    def of(cls, panels: Tensor, bias: Tensor | None, depth: int, width: int) -> MapStruct:
+    def of(cls, weights: ProductWeights) -> MapStruct:
         """Raises ValueError for panels of another shape."""
+        panels, bias, depth, width = weights.panels, weights.bias, weights.depth, weights.width
         if panels.shape[:2] != (-(-width // COLUMNS), -(-depth // 2)):
             raise ValueError(f"a weight of {width} x {depth} is not arranged like {tuple(panels.shape)}")
         (bias_at,) = (None,) if bias is None else addresses(torch.bfloat16, bias)
@@ -60,6 +72,6 @@ class ProductKernel:
         """(R, K) and an arranged weight of N = ``width`` outputs to (R, N)."""
         rows, depth = x.shape
         out = x.new_empty(rows, width)
-        told = MapStruct.of(panels, bias, depth, width)
+        told = MapStruct.of(ProductWeights(panels, bias, depth, width))
         self._product(byref(told), *addresses(torch.bfloat16, x, out), rows, torch.get_num_threads())
         return out

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from assay.hardware import intel
 from assay.kernels.build import Unavailable
-from assay.kernels.layers import ProductWeights
-from assay.kernels.product import ProductKernel
+from assay.kernels.product import ProductKernel, ProductWeights
 from assay.rollout.projection import biases, present, stacked
 
 ROWS = 128
@@ -52,7 +51,7 @@ ONEDNN = Library(
 
 
 @cache
-def compiled() -> Library | None:
+def compiled_products() -> Library | None:
     """Our own products, of bfloat16; ``None`` where they cannot be compiled."""
     try:
         kernel = ProductKernel()
@@ -67,18 +66,17 @@ def compiled() -> Library | None:
 
 
 @cache
-def library_for(dtype: torch.dtype, *, compile: bool = True) -> Library | None:
+def library_for(dtype: torch.dtype, *, compiled: bool = True) -> Library | None:
     """The library for weights of a precision; ``None`` where there is none that works.
 
     It must agree with plain products for one row, a few and many. Not chosen by time, so that runs are alike.
-    ``compile``: also one that is compiled here.
+    ``compiled``: also one that is compiled here.
     """
-    own = compiled() if compile and dtype == torch.bfloat16 else None
     choices = {
         torch.float32: (MKL, ONEDNN) if intel() else (ONEDNN, MKL),
-        torch.bfloat16: (*filter(None, [own]), ONEDNN),
+        torch.bfloat16: (compiled_products() if compiled else None, ONEDNN),
     }
-    return next((library for library in choices.get(dtype, ()) if _works(library, dtype)), None)
+    return next((it for it in choices.get(dtype, ()) if it is not None and _works(it, dtype)), None)
 
 
 def _works(library: Library, dtype: torch.dtype) -> bool:

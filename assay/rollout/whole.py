@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from assay.kernels.build import Unavailable
-from assay.kernels.layers import LayerWeights, ProductWeights, RmsWeights, StepKernel
+from assay.kernels.layers import LayerWeights, RmsWeights, StepKernel
+from assay.kernels.product import ProductWeights
+from assay.rollout.block import Block
 from assay.rollout.norms import Norm, RmsNorm
 from assay.rollout.packed import Packed
 from assay.rollout.projection import Projection
-
-if TYPE_CHECKING:
-    from assay.rollout.fused import Block
 
 
 def step_kernel(blocks: Sequence[Block], last: Norm, head: Projection, width: int) -> StepKernel | None:

@@ -16,7 +16,7 @@ from assay.rollout.engine import Request
 from assay.rollout.fused import FusedNetwork
 from assay.rollout.native import NativeEngine
 from assay.rollout.network import GeneralNetwork
-from assay.rollout.packed import MKL, ONEDNN, Packed, _works, compiled, library_for
+from assay.rollout.packed import MKL, ONEDNN, Packed, _works, compiled_products, library_for
 from assay.rollout.projection import Dense, Int8, Unfusable
 from assay.rollout.runner import ModelRunner
 from assay.rollout.sampling import Sampling
@@ -135,7 +135,7 @@ def test_new_weights_arrive_at_a_refresh(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("library", filter(None, [MKL, ONEDNN, compiled()]), ids=lambda library: library.name)
+@pytest.mark.parametrize("library", filter(None, [MKL, ONEDNN, compiled_products()]), ids=lambda library: library.name)
 @pytest.mark.parametrize("rows", [1, 2, 31, 128, 700])
 def test_packed_products_are_the_plain_ones_for_any_number_of_rows(rows, library, dtype):
     if not _works(library, dtype):

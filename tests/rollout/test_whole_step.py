@@ -8,9 +8,9 @@ from test_fused_network import FUSED, bent, logits_along
 from tiny import tiny_model
 
 from assay.rollout.fused import FusedNetwork
-from assay.rollout.packed import compiled
+from assay.rollout.packed import compiled_products
 
-pytestmark = pytest.mark.skipif(compiled() is None, reason="no products in bfloat16 are compiled here")
+pytestmark = pytest.mark.skipif(compiled_products() is None, reason="no products in bfloat16 are compiled here")
 WIDE = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
 GATED_OTHERWISE = {"gemma2", "gemma3"}
 
