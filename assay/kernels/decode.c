@@ -23,117 +23,167 @@ static inline lanes add(lanes sum, span x, span y) { return sum + x * y; }
 #define SPANS (WIDTH / SPAN)
 
 /* Ask for a position of a head ahead of its use: heads are short stretches far apart, which the processor does not
-   foresee, and there is time for them while others are computed with. */
+   foresee, and there is time for them while others are computed with. A little at a time: compilers would gather what is
+   asked for at the beginning of a loop, where it has to queue, and keep reads and requests in order only if told to. */
 static inline void fetch(const number *from)
 {
     for (int64_t i = 0; i < WIDTH; i += 64 / sizeof(number)) __builtin_prefetch(from + i);
+    __asm__ volatile("" ::: "memory");
 }
 
 /* Rotary positions: x cos + (x_2, x_1) sin, halves swapped; the sine's first half is negative. */
 static inline void rotate(const number *restrict x, const number *restrict cosine, const number *restrict sine,
                           number *restrict turned)
 {
-    for (int d = 0; d < WIDTH / 2; d++)
-        turned[d] = narrow(wide(x[d]) * wide(cosine[d]) + wide(x[d + WIDTH / 2]) * wide(sine[d]));
-    for (int d = WIDTH / 2; d < WIDTH; d++)
-        turned[d] = narrow(wide(x[d]) * wide(cosine[d]) + wide(x[d - WIDTH / 2]) * wide(sine[d]));
-}
-
-/* Sixteen vectors to the vector of their sums. At each stage lanes with bit `half` come from the later vector. */
-static inline lanes sums(lanes vectors[16])
-{
-#define EACH(take)                                                                                             \
-    {take(0), take(1), take(2),  take(3),  take(4),  take(5),  take(6),  take(7),                              \
-     take(8), take(9), take(10), take(11), take(12), take(13), take(14), take(15)}
-#define STAGE(half)                                                                                            \
-    {                                                                                                          \
-        const words kept = EACH(KEPT_##half), crossed = EACH(CROSSED_##half);                                  \
-        for (int i = 0; i < half; i++)                                                                         \
-            vectors[i] = __builtin_shuffle(vectors[i], vectors[i + half], kept)                                \
-                         + __builtin_shuffle(vectors[i], vectors[i + half], crossed);                          \
+#if WIDTH % 32 == 0
+    for (int d = 0; d < WIDTH; d += 16) {
+        int other = d < WIDTH / 2 ? d + WIDTH / 2 : d - WIDTH / 2;
+        store(turned + d, load(x + d) * load(cosine + d) + load(x + other) * load(sine + d));
     }
-#define KEPT(lane, half) ((lane) + ((lane) & (half) ? 16 : 0))
-#define CROSSED(lane, half) (((lane) ^ (half)) + ((lane) & (half) ? 16 : 0))
-#define KEPT_8(lane) KEPT(lane, 8)
-#define KEPT_4(lane) KEPT(lane, 4)
-#define KEPT_2(lane) KEPT(lane, 2)
-#define KEPT_1(lane) KEPT(lane, 1)
-#define CROSSED_8(lane) CROSSED(lane, 8)
-#define CROSSED_4(lane) CROSSED(lane, 4)
-#define CROSSED_2(lane) CROSSED(lane, 2)
-#define CROSSED_1(lane) CROSSED(lane, 1)
-    STAGE(8)
-    STAGE(4)
-    STAGE(2)
-    STAGE(1)
-    return vectors[0];
+#else
+    for (int d = 0; d < WIDTH; d++) {
+        int other = d < WIDTH / 2 ? d + WIDTH / 2 : d - WIDTH / 2;
+        turned[d] = narrow(wide(x[d]) * wide(cosine[d]) + wide(x[other]) * wide(sine[d]));
+    }
+#endif
 }
 
-/* Of each query with n keys; scores of a query are `stride` apart from those of the next. Writes up to 15 too many.
-   Fetches as many positions of `ahead`. */
-static inline void score(const span query[GROUP][SPANS], const number *keys, int64_t n, float scaling, float *scores,
-                         int64_t stride, const number *ahead)
+/* Sixteen numbers for each query of a KV head. */
+struct each {
+    lanes of[GROUP];
+};
+
+/* The products of one key with each query, to be summed over the lanes. */
+static inline __attribute__((always_inline)) struct each products(const span query[GROUP][SPANS], const number *key)
+{
+    struct each made = {{{0}}};
+    for (int i = 0; i < SPANS; i++)
+        for (int g = 0; g < GROUP; g++) made.of[g] = add(made.of[g], query[g][i], take(key + SPAN * i));
+    return made;
+}
+
+/* Sums over lanes, a stage of four: x and y become half their lanes, those with bit `half` y's. */
+static inline __attribute__((always_inline)) struct each join(const int half, struct each x, struct each y)
+{
+#define EACH(lane) lane(0), lane(1), lane(2), lane(3), lane(4), lane(5), lane(6), lane(7), lane(8), lane(9), lane(10), \
+                   lane(11), lane(12), lane(13), lane(14), lane(15)
+#define KEPT(lane) (lane) + ((lane) & half ? 16 : 0)
+#define CROSSED(lane) ((lane) ^ half) + ((lane) & half ? 16 : 0)
+    const words kept = {EACH(KEPT)}, crossed = {EACH(CROSSED)};
+    for (int g = 0; g < GROUP; g++)
+        x.of[g] = __builtin_shuffle(x.of[g], y.of[g], kept) + __builtin_shuffle(x.of[g], y.of[g], crossed);
+    return x;
+}
+
+/* Keys in a row, of which those behind `last` are that once more, and as many that are wanted later. */
+struct keys {
+    const number *here, *ahead;
+    int64_t last;
+};
+
+static inline __attribute__((always_inline)) struct each one(const span query[GROUP][SPANS], const struct keys *keys,
+                                                             const int t)
+{
+    int64_t at = (t < keys->last ? t : keys->last) * WIDTH;
+    fetch(keys->ahead + at);
+    return products(query, keys->here + at);
+}
+
+/* Scores of sixteen keys. Two are summed as soon as both are there: the processor has registers for what is under way,
+   not for sixteen of each. */
+#define STAGE(name, part, half)                                                                                \
+    static inline __attribute__((always_inline)) struct each name(const span query[GROUP][SPANS],              \
+                                                                  const struct keys *keys, const int t)        \
+    {                                                                                                          \
+        struct each x = part(query, keys, t), y = part(query, keys, t + half);                                 \
+        return join(half, x, y);                                                                               \
+    }
+STAGE(two, one, 1)
+STAGE(four, two, 2)
+STAGE(eight, four, 4)
+STAGE(sixteen, eight, 8)
+
+/* Of each query with n keys; scores of a query are `stride` apart from those of the next. Writes up to 15 too many. */
+static inline void scores_of(const span query[GROUP][SPANS], const number *keys, int64_t n, float scaling,
+                             float *scores, int64_t stride, const number *ahead)
 {
     for (int64_t begin = 0; begin < n; begin += 16) {
-        lanes products[GROUP][16];
-        for (int t = 0; t < 16; t++) {
-            int64_t at = begin + t < n ? begin + t : n - 1;
-            fetch(ahead + at * WIDTH);
-            for (int g = 0; g < GROUP; g++) products[g][t] = (lanes){0};
-            for (int i = 0; i < SPANS; i++) {
-                span key = take(keys + at * WIDTH + SPAN * i);
-                for (int g = 0; g < GROUP; g++) products[g][t] = add(products[g][t], query[g][i], key);
-            }
-        }
+        struct keys whole = {keys + begin * WIDTH, ahead + begin * WIDTH, 15}, rest = whole;
+        rest.last = n - begin - 1;
+        struct each found = rest.last < 15 ? sixteen(query, &rest, 0) : sixteen(query, &whole, 0);
         for (int g = 0; g < GROUP; g++) {
-            lanes found = sums(products[g]) * scaling;
-            memcpy(scores + g * stride + begin, &found, sizeof found);
+            lanes scaled = found.of[g] * scaling;
+            memcpy(scores + g * stride + begin, &scaled, sizeof scaled);
         }
     }
 }
 
-/* Scores to e^(score - largest), in place; returns their sum. Up to 15 more are written. */
+/* What values are weighted with: numbers as the processor multiplies them. */
+#if PAIRED
+typedef number weight;
+static inline void keep(weight *to, lanes values) { store(to, values); }
+#else
+typedef float weight;
+static inline void keep(weight *to, lanes values) { memcpy(to, &values, sizeof values); }
+#endif
+
+/* Scores to weights e^(score - largest), which take their place; returns their sum. Up to 15 more are written. */
 static inline float soften(float *scores, int64_t n)
 {
-    float top = -INFINITY, sum = 0;
+    lanes tops, sums = {0};
+    for (int i = 0; i < 16; i++) tops[i] = -INFINITY;
     for (int64_t t = n; t % 16; t++) scores[t] = -INFINITY;
     for (int64_t begin = 0; begin < n; begin += 16)
-#pragma omp simd reduction(max : top)
-        for (int t = 0; t < 16; t++) top = scores[begin + t] > top ? scores[begin + t] : top;
-    for (int64_t begin = 0; begin < n; begin += 16)
-#pragma omp simd reduction(+ : sum)
-        for (int t = 0; t < 16; t++) {
-            scores[begin + t] = exponential(scores[begin + t] - top);
-            sum += scores[begin + t];
-        }
-    return sum;
+#pragma omp simd
+        for (int i = 0; i < 16; i++) tops[i] = scores[begin + i] > tops[i] ? scores[begin + i] : tops[i];
+    float top = -INFINITY;
+    for (int i = 0; i < 16; i++) top = tops[i] > top ? tops[i] : top;
+    for (int64_t begin = 0; begin < n; begin += 16) {
+        lanes powers;
+        memcpy(&powers, scores + begin, sizeof powers);
+        powers = exponentials(powers - top);
+        sums += powers;
+        keep((weight *)scores + begin, powers);  /* never ahead of what is still to be read */
+    }
+    return total(sums);
 }
+
+/* Two values of each number in turn, or one and nothing (`bytes` 2), weighted. */
+#if PAIRED
+static inline __attribute__((always_inline)) void mix_two(lanes mixed[GROUP][PARTS], const number *values,
+                                                          const weight *weights, int64_t stride, const int bytes)
+{
+    span pair[GROUP];
+    for (int g = 0; g < GROUP; g++) {
+        int32_t both = 0;
+        memcpy(&both, weights + g * stride, bytes);
+        pair[g] = (span)_mm512_set1_epi32(both);
+    }
+    for (int i = 0; i < SPANS; i++) {
+        __m512i one = (__m512i)take(values + SPAN * i);
+        __m512i other = bytes > 2 ? (__m512i)take(values + WIDTH + SPAN * i) : _mm512_setzero_si512();
+        span low = (span)_mm512_unpacklo_epi16(one, other), high = (span)_mm512_unpackhi_epi16(one, other);
+        for (int g = 0; g < GROUP; g++) {
+            mixed[g][2 * i] = add(mixed[g][2 * i], pair[g], low);
+            mixed[g][2 * i + 1] = add(mixed[g][2 * i + 1], pair[g], high);
+        }
+    }
+}
+#endif
 
 /* Add n values, weighted for each query: to lane l of mixed[g][i] number l of part i, or where values go in pairs its
    number in the order that `ordered` undoes. Fetches as many positions of `ahead`. */
-static inline void mix(lanes mixed[GROUP][PARTS], const number *values, int64_t n, const float *weights, int64_t stride,
-                       const number *ahead)
+static inline void mix(lanes mixed[GROUP][PARTS], const number *values, int64_t n, const weight *weights,
+                       int64_t stride, const number *ahead)
 {
 #if PAIRED
-    for (int64_t t = 0; t < n; t += 2) {
-        int last = t + 1 == n;
+    int64_t even = n - n % 2;
+    for (int64_t t = 0; t < even; t += 2) {
         fetch(ahead + t * WIDTH);
-        fetch(ahead + (t + !last) * WIDTH);
-        __m512bh pair[GROUP];
-        for (int g = 0; g < GROUP; g++) {
-            __m128 two = _mm_set_ps(0, 0, last ? 0 : weights[g * stride + t + 1], weights[g * stride + t]);
-            pair[g] = (__m512bh)_mm512_broadcastd_epi32((__m128i)_mm_cvtneps_pbh(two));
-        }
-        for (int i = 0; i < SPANS; i++) {
-            __m512i one = _mm512_loadu_si512(values + t * WIDTH + SPAN * i);
-            __m512i other = _mm512_loadu_si512(values + (t + !last) * WIDTH + SPAN * i);
-            span low = (span)_mm512_unpacklo_epi16(one, other), high = (span)_mm512_unpackhi_epi16(one, other);
-            for (int g = 0; g < GROUP; g++) {
-                mixed[g][2 * i] = add(mixed[g][2 * i], pair[g], low);
-                mixed[g][2 * i + 1] = add(mixed[g][2 * i + 1], pair[g], high);
-            }
-        }
+        fetch(ahead + (t + 1) * WIDTH);
+        mix_two(mixed, values + t * WIDTH, weights + t, stride, 4);
     }
+    if (even < n) mix_two(mixed, values + even * WIDTH, weights + even, stride, 2);
 #else
     for (int64_t t = 0; t < n; t++) {
         fetch(ahead + t * WIDTH);
@@ -179,6 +229,8 @@ static void attend_rows(const struct rows *rows, const number *restrict qkv, con
     int64_t n = rows->n, kv_heads = rows->kv_heads, stride = rows->stride, place_of_head = rows->capacity * WIDTH;
     int64_t heads = GROUP * kv_heads, units = n * kv_heads, slot = kv_heads * place_of_head;
     float *scores = rows->scratch + omp_get_thread_num() * GROUP * stride, scaling = rows->scaling;
+    const weight *weights = (weight *)scores;
+    int64_t apart = stride * sizeof *scores / sizeof *weights;
 #pragma omp for schedule(static)
     for (int64_t unit = 0; unit < units; unit++) {
         int64_t row = order[unit % n], head = unit / n, place = head * place_of_head;
@@ -204,13 +256,13 @@ static void attend_rows(const struct rows *rows, const number *restrict qkv, con
         rotate(mine + (heads + head) * WIDTH, cos, sin, own_keys + position * WIDTH);
         memcpy(own_values + position * WIDTH, mine + (heads + kv_heads + head) * WIDTH, WIDTH * sizeof(number));
 
-        score(query, their_keys + start * WIDTH, theirs, scaling, scores, stride, next_keys + there);
-        score(query, own_keys + own * WIDTH, length - theirs, scaling, scores + theirs, stride, next_keys + there_own);
+        scores_of(query, their_keys + start * WIDTH, theirs, scaling, scores, stride, next_keys + there);
+        scores_of(query, own_keys + own * WIDTH, length - theirs, scaling, scores + theirs, stride, next_keys + there_own);
         float share[GROUP];
         lanes sum[GROUP][PARTS] = {{{0}}};
         for (int g = 0; g < GROUP; g++) share[g] = 1 / soften(scores + g * stride, length);
-        mix(sum, their_values + start * WIDTH, theirs, scores, stride, next_values + there);
-        mix(sum, own_values + own * WIDTH, length - theirs, scores + theirs, stride, next_values + there_own);
+        mix(sum, their_values + start * WIDTH, theirs, weights, apart, next_values + there);
+        mix(sum, own_values + own * WIDTH, length - theirs, weights + theirs, apart, next_values + there_own);
         for (int g = 0; g < GROUP; g++)
             for (int i = 0; i < PARTS; i++)
                 store(mixed + (row * heads + head * GROUP + g) * WIDTH + 16 * i, ordered(sum[g], i) * share[g]);
@@ -247,12 +299,9 @@ static void normalise_rows(number *x, const number *y, const number *restrict we
 /* silu(x) = x / (1 + e^-x), by e^-|x|, which does not overflow. */
 static inline lanes silu(lanes x)
 {
-    lanes power, above;
+    lanes power = exponentials((lanes)((words)x | 0x80000000)), above;
 #pragma omp simd
-    for (int i = 0; i < 16; i++) {
-        power[i] = exponential(x[i] < 0 ? x[i] : -x[i]);
-        above[i] = x[i] < 0 ? power[i] : 1.0f;
-    }
+    for (int i = 0; i < 16; i++) above[i] = x[i] < 0 ? power[i] : 1.0f;
     return x * above * reciprocal(1.0f + power);
 }
 

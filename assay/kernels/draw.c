@@ -16,24 +16,25 @@ void draw(const number *restrict logits, const float *restrict over, const doubl
         float *restrict sums = scratch + row * blocks, top = -INFINITY, scale = over[row];
 #pragma omp simd reduction(max : top)
         for (int64_t i = 0; i < vocabulary; i++) top = wide(z[i]) > top ? wide(z[i]) : top;
-        double total = 0;
+        double whole = 0;
         for (int64_t b = 0; b < blocks; b++) {
-            int64_t end = (b + 1) * BLOCK < vocabulary ? (b + 1) * BLOCK : vocabulary;
-            float sum = 0;
-#pragma omp simd reduction(+ : sum)
-            for (int64_t i = b * BLOCK; i < end; i++) sum += exponential((wide(z[i]) - top) * scale);
+            int64_t end = (b + 1) * BLOCK < vocabulary ? (b + 1) * BLOCK : vocabulary, i = b * BLOCK;
+            lanes masses = {0};
+            for (; i + 16 <= end; i += 16) masses += exponentials((load(z + i) - top) * scale);
+            float sum = total(masses);
+            for (; i < end; i++) sum += exponential((wide(z[i]) - top) * scale);
             sums[b] = sum;
-            total += sum;
+            whole += sum;
         }
-        totals[row] = total;
+        totals[row] = whole;
         tokens[row] = 0;
-        if (!isfinite(total)) continue;
+        if (!isfinite(whole)) continue;
 
         int64_t token = 0;
         if (uniforms[row] < 0) {
             while (wide(z[token]) < top) token++;
         } else {
-            double target = uniforms[row] * total, before = 0, reached = 0;
+            double target = uniforms[row] * whole, before = 0, reached = 0;
             int64_t block = 0;  /* the first whose cumulative sum exceeds the target, else the last that adds to it */
             for (int64_t b = 0; b < blocks; b++) {
                 if (sums[b] > 0) block = b, before = reached;
@@ -49,6 +50,6 @@ void draw(const number *restrict logits, const float *restrict over, const doubl
             }
         }
         tokens[row] = token;
-        logprobs[row] = (float)((double)(wide(z[token]) - top) * scale - log(total));
+        logprobs[row] = (float)((double)(wide(z[token]) - top) * scale - log(whole));
     }
 }

@@ -23,14 +23,15 @@ class DrawKernel:
         self._draw = build("draw", BFLOAT16=DTYPES[dtype], BLOCK=block).draw
         self._draw.argtypes, self._draw.restype = [c_void_p] * 7 + [c_int64] * 2, None
 
-    def __call__(self, logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(self, logits: Tensor, over: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Tokens (B,) int64, log-probs (B,) float32 and sums of e^(logit - largest) (B,) float64.
 
-        ``logits`` (B, V); ``temperatures`` (B,); ``uniforms`` (B,) float64 in [0, 1), negative for the likeliest token.
+        ``logits`` (B, V); ``over`` (B,) float32: 1 / temperature; ``uniforms`` (B,) float64 in [0, 1), negative for the
+        likeliest token.
         Where a sum is not finite the logits hold NaN or infinity, and the rest of that row means nothing.
         """
         rows, vocabulary = logits.shape
-        logits, over = logits.contiguous(), (1 / temperatures.double()).float()
+        logits = logits.contiguous()
         tokens, logprobs = torch.empty(rows, dtype=torch.int64), torch.empty(rows, dtype=torch.float32)
         totals = torch.empty(rows, dtype=torch.float64)
         scratch = torch.empty(rows, -(-vocabulary // self._block), dtype=torch.float32)

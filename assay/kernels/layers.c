@@ -10,11 +10,16 @@ struct norm {
     float eps;
 };
 
+/* What layers of one kind have in common: see attend_rows. */
+struct kind {
+    const number *cosine, *sine;
+    const int64_t *first;
+};
+
 struct layer {
     struct norm before, after, before_mlp, after_mlp, of_queries, of_keys;
     struct map qkv, out, gate_up, down;
-    const number *cosine, *sine;  /* see attend_rows */
-    const int64_t *first;
+    const struct kind *kind;
     number *keys, *values;
 };
 
@@ -64,8 +69,8 @@ void step(const struct layer *layers, int64_t count, const struct norm *last, co
             multiply(&layer->qkv, read, heads, n, NULL);
             normalise_heads(&layer->of_queries, heads, n, layer->qkv.width, GROUP * kv_width);
             normalise_heads(&layer->of_keys, heads + GROUP * kv_width, n, layer->qkv.width, kv_width);
-            attend_rows(rows, heads, layer->cosine, layer->sine, layer->first, layer->keys, layer->values,
-                        buffers->mixed);
+            const struct kind *kind = layer->kind;
+            attend_rows(rows, heads, kind->cosine, kind->sine, kind->first, layer->keys, layer->values, buffers->mixed);
             multiply(&layer->out, buffers->mixed, y, n, &layer->gate_up);
             joined(&layer->after, y, NULL, y, n, hidden);
             read = joined(&layer->before_mlp, x, y, normal, n, hidden);

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from ctypes import Structure, byref, c_float, c_int, c_int64, c_void_p
+from ctypes import Structure, addressof, byref, c_float, c_int, c_int64, c_void_p
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
@@ -54,8 +55,14 @@ class LayerStruct(Structure):
     _fields_: ClassVar[list[tuple[str, Any]]] = [
         *((n, NormStruct) for n in ("before", "after", "before_mlp", "after_mlp", "of_queries", "of_keys")),
         *((n, MapStruct) for n in ("qkv", "out", "gate_up", "down")),
-        *((n, c_void_p) for n in ("cosine", "sine", "first", "keys", "values")),
+        *((n, c_void_p) for n in ("kind", "keys", "values")),
     ]
+
+
+class KindStruct(Structure):
+    """``struct kind`` of layers.c."""
+
+    _fields_: ClassVar[list[tuple[str, Any]]] = [(name, c_void_p) for name in ("cosine", "sine", "first")]
 
 
 class StepKernel:
@@ -82,6 +89,9 @@ class StepKernel:
         self._weights = layers, last, head
         self._width, self._group, self._scaling, self._vocabulary = width, group, scaling, head.width
         self._layers = (LayerStruct * len(layers))(*map(_struct, layers))
+        self._kinds = {layer.kind: KindStruct() for layer in layers}
+        for struct, layer in zip(self._layers, layers, strict=True):
+            struct.kind = addressof(self._kinds[layer.kind])
         self._last, self._head = NormStruct.of(last), MapStruct.of(head)
         if len({tuple((m.depth, m.width) for m in layer.maps) for layer in layers}) > 1:
             raise Unavailable("layers differ in size")
@@ -105,14 +115,18 @@ class StepKernel:
         count = len(embedded)
         if any(part.numel() != count * self._width for turn in turns.values() for part in turn):
             raise ValueError(f"rotations of heads of {self._width} are wanted")
-        held = [embedded.new_empty(count, width) for width in self._widths]
+        work = embedded.new_empty(count * sum(self._widths))  # one piece: this is done once a token
+        places = accumulate(self._widths[:-1], initial=0)
+        (begin,) = addresses(DTYPE, embedded)
+        buffers = (c_void_p * (1 + len(self._widths)))(
+            begin, *(work.data_ptr() + DTYPE.itemsize * count * place for place in places)
+        )
         logits = embedded.new_empty(count, self._vocabulary)
-        buffers = (c_void_p * (1 + len(held)))(*addresses(DTYPE, embedded, *held))
-        turned = {kind: addresses(DTYPE, *turn) for kind, turn in turns.items()}
-        seen = {kind: addresses(torch.int64, first)[0] for kind, first in firsts.items()}
-        for struct, layer, keys, values in zip(self._layers, self._weights[0], rows.keys, rows.values, strict=True):
-            struct.cosine, struct.sine = turned[layer.kind]
-            struct.first, struct.keys, struct.values = seen[layer.kind], keys.data_ptr(), values.data_ptr()
+        for kind, struct in self._kinds.items():
+            struct.cosine, struct.sine = addresses(DTYPE, *turns[kind])
+            (struct.first,) = addresses(torch.int64, firsts[kind])
+        for struct, keys, values in zip(self._layers, rows.keys, rows.values, strict=True):
+            struct.keys, struct.values = keys.data_ptr(), values.data_ptr()
         told, _scratch = RowsStruct.of(rows, self._group, self._scaling)
         self._step(
             self._layers, len(self._layers), byref(self._last), byref(self._head), byref(told), buffers,

@@ -92,6 +92,38 @@ static inline float exponential(float x)
     return x < -87.0f ? 0.0f : p * power.value;
 }
 
+/* The same of sixteen. */
+static inline lanes exponentials(lanes x)
+{
+    lanes powers;
+#if __AVX512F__  /* which has an instruction for p 2^k, and leaves out lanes at no cost */
+    __m512 k = _mm512_roundscale_ps((__m512)(x * 1.44269504f), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    lanes r = x - (lanes)k * 0.693359375f + (lanes)k * 2.12194440e-4f;
+    lanes p = 1.0f / 5040 * r + 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = p * r * r + r + 1.0f;
+    __mmask16 seen = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
+    powers = (lanes)_mm512_maskz_scalef_ps(seen, (__m512)p, k);
+#else
+#pragma omp simd
+    for (int i = 0; i < 16; i++) powers[i] = exponential(x[i]);
+#endif
+    return powers;
+}
+
+/* The sum of sixteen. */
+static inline float total(lanes x)
+{
+    const words lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    x += __builtin_shuffle(x, lane ^ 8);
+    x += __builtin_shuffle(x, lane ^ 4);
+    x += __builtin_shuffle(x, lane ^ 2);
+    return x[0] + x[1];
+}
+
 /* 1 / (1 + e^-x), by e^-|x|, which does not overflow. */
 static inline float sigmoid(float x)
 {

@@ -38,8 +38,11 @@ class Pages:
 
 
 def _block(size: int) -> mmap.mmap:
-    block = mmap.mmap(-1, size)
-    if advice := getattr(mmap, "MADV_HUGEPAGE", None):
-        with contextlib.suppress(OSError):  # a kernel without large pages: small ones do as well, only slower
-            block.madvise(advice)
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if advice is None:
+        return mmap.mmap(-1, size)
+    # Private: what Python maps by default is shared, which most systems never put into large pages.
+    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without large pages: small ones do as well, only slower
+        block.madvise(advice)
     return block

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from assay.kernels.pages import Pages
+
 BLOCK = 32
 """Capacity is a multiple of this many positions."""
 
@@ -38,6 +40,7 @@ class SlotCache:
         """How often prompts have been written: what was read before may be another's now."""
         self.made = 0
         """How often the memory has been made anew: what was read before lies elsewhere now."""
+        self._pages = Pages()
 
     def reserve(self, slots: int, length: int) -> None:
         """Grow, keeping what is stored, until ``slots`` rows of ``length`` positions fit."""
@@ -52,16 +55,21 @@ class SlotCache:
                 memory[layer] = self._grown(old)
 
     def _grown(self, old: Tensor) -> Tensor:
-        new = old.new_zeros(self.slots, old.shape[1], self.capacity, old.shape[3])
+        new = self._made(old)
         new[: old.shape[0], :, : old.shape[2]] = old
         return new
 
     def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return a layer's memory, made to the shapes of its first keys and values (B, H, T, D)."""
         if index == len(self.keys):
-            self.keys.append(key.new_zeros(self.slots, key.shape[1], self.capacity, key.shape[3]))
-            self.values.append(value.new_zeros(self.slots, value.shape[1], self.capacity, value.shape[3]))
+            self.keys.append(self._made(key))
+            self.values.append(self._made(value))
         return self.keys[index], self.values[index]
+
+    def _made(self, like: Tensor) -> Tensor:
+        """Zeros for what is ``like`` (_, H, _, D); in large pages on the CPU, since reads are short and apart."""
+        shape = self.slots, like.shape[1], self.capacity, like.shape[3]
+        return self._pages.empty(*shape, dtype=like.dtype) if like.device.type == "cpu" else like.new_zeros(shape)
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` positions of one slot to another."""

@@ -7,8 +7,6 @@ self-check compares the result with the model's plain forward, so a family that 
 
 from __future__ import annotations
 
-import copy
-import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from assay.rollout.masks import LayerMasks
 from assay.rollout.norms import Norm, norm_of
 from assay.rollout.packed import Library, Packed, library_for
 from assay.rollout.projection import Dense, Int8, Projection, Unfusable, check_linear
+from assay.rollout.rotation import Rotations
 from assay.rollout.shared import KERNEL
 from assay.rollout.views import CacheView
 from assay.rollout.weights import GenerationWeights, causal_lm_of, head_shape
@@ -161,8 +160,7 @@ class FusedNetwork:
         make = Maker(self.dtype, int8, library, snapshot, self.kernels)
         self._blocks = [make.block(layer, config, kind) for layer, kind in zip(trunk.layers, kinds, strict=True)]
         self._kinds = tuple(dict.fromkeys(kinds))
-        self._rotary = copy.deepcopy(trunk.rotary_emb)
-        self._by_kind = "layer_type" in inspect.signature(self._rotary.forward).parameters
+        self._rotations = Rotations(trunk.rotary_emb, self._kinds, self.dtype, self.device)
         copied = snapshot or make.head_is_embedding(causal_lm)  # else the trainer's own, rounded when they are read
         embeddings = causal_lm.get_input_embeddings()
         self._embed = GenerationWeights(embeddings, self.dtype if copied else None, snapshot=snapshot)
@@ -178,7 +176,7 @@ class FusedNetwork:
     def forward(self, ids: Tensor, positions: Tensor, mask: Tensor | dict[str, Tensor], view: CacheView) -> Tensor:
         """See `Network`."""
         x = self._embed.module(ids).to(self.dtype)
-        rotations = {kind: self._rotation(x, positions, kind) for kind in self._kinds}
+        rotations = self._rotations.at(positions, known=view.rows is not None)
         if view.rows and self._whole:
             turns = {kind: (cos.to(x.dtype), sin.to(x.dtype)) for kind, (cos, sin) in rotations.items()}
             firsts = {kind: mask if isinstance(mask, Tensor) else mask[kind] for kind in self._kinds}
@@ -218,11 +216,6 @@ class FusedNetwork:
 
     def _capped(self, logits: Tensor) -> Tensor:
         return logits if self._softcap is None else logits.div_(self._softcap).tanh_().mul_(self._softcap)
-
-    def _rotation(self, x: Tensor, positions: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        cos, sin = self._rotary(x, positions, *([kind] if self._by_kind else []))
-        half = sin.shape[-1] // 2
-        return cos[:, :, None], torch.cat((-sin[..., :half], sin[..., half:]), -1)[:, :, None]
 
 
 def kernels_for(dtype: torch.dtype, config: Any) -> DecodeKernels | None:

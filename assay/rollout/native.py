@@ -281,7 +281,7 @@ class NativeEngine:
 
     def _take(self, rows: list[Sequence], logits: Tensor) -> None:
         """Sample one token for each row."""
-        numbers = torch.tensor([s.uniforms[len(s.tokens)] for s in rows], dtype=torch.float64)
+        numbers = torch.tensor([s.uniforms.item(len(s.tokens)) for s in rows], dtype=torch.float64)
         draw = sample(logits, numbers, [s.request.sampling for s in rows], self._draw)
         kept = draw.kept_logprobs.tolist() if draw.kept_logprobs is not None else [None] * len(rows)
         for row, token, full, cut in zip(rows, draw.tokens.tolist(), draw.full_logprobs.tolist(), kept, strict=True):

@@ -174,24 +174,25 @@ class ModelRunner:
 
         Slot i holds ``running[i]``.
         """
-        width = max(s.length for s in running)
+        lengths = [s.length for s in running]
+        width, held = max(lengths), sum(lengths)
         self.cache.reserve(len(running), width)
-        ids, positions = [s.last for s in running], [s.length - 1 for s in running]
+        ids, positions = [s.last for s in running], [length - 1 for length in lengths]
         if self.graphs:
             logits, read = self.graphs.decode(ids, positions, width), math.prod(self.graphs.shape(len(ids), width))
         elif self.network.compiled:
-            rows, read = cached_rows(running, self.cache), sum(s.length for s in running)
+            rows, read = cached_rows(running, self.cache), held
             logits = compiled_step(self.network, self.cache, torch.tensor(ids)[:, None], rows)
         else:
             logits, read = self._decode(ids, positions, width, self._shared(running, width))
-        for sequence in running:
-            sequence.cached = sequence.length
+        for sequence, length in zip(running, lengths, strict=True):
+            sequence.cached = length
         self.stats = replace(
             self.stats,
             steps=self.stats.steps + 1,
             decode_rows=self.stats.decode_rows + len(running),
             attended=self.stats.attended + read,
-            attended_padding=self.stats.attended_padding + read - sum(s.length for s in running),
+            attended_padding=self.stats.attended_padding + read - held,
         )
         return logits
 

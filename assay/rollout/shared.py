@@ -129,12 +129,13 @@ def cached_rows(running: Rows[Sequence], cache: SlotCache) -> CachedRows:
     """What kernels are to read for the rows (row i in slot i): each prompt where the first of its rows has it."""
     first: dict[Asked, int] = {}
     source = [first.setdefault(sequence.asked, slot) for slot, sequence in enumerate(running)]
+    lengths = [s.length for s in running]
     return CachedRows(
         keys=cache.keys,
         values=cache.values,
         order=torch.tensor(sorted(range(len(running)), key=source.__getitem__)),
-        positions=torch.tensor([s.length - 1 for s in running]),
+        positions=torch.tensor(lengths) - 1,
         source=torch.tensor(source),
         shared=torch.tensor([len(s.request.prompt.token_ids) for s in running]),
-        longest=max(s.length for s in running),
+        longest=max(lengths),
     )

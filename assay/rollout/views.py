@@ -51,10 +51,11 @@ class PrefillView:
         """``slots`` on the CPU; all else where the cache is."""
         self.cache = cache
         cache.filled += 1
-        self.slots = slots.to(rows.device)
-        first, last = int(slots.min()), int(slots.max())
-        together = last - first + 1 == len(slots)
-        self.neighbours = slice(first, last + 1) if together else self.slots  # a slice is written to far faster
+        slots, order = slots.sort()
+        first, last = int(slots[0]), int(slots[-1])
+        together = last - first + 1 == len(slots)  # a slice is written to far faster
+        self.slots = slice(first, last + 1) if together else slots.to(rows.device)
+        rows = rows[order.to(rows.device)]
         self.distinct = rows
         self.stem = stem
         self.start = stem.length if stem else 0
@@ -70,7 +71,7 @@ class PrefillView:
         if self.stem is None:
             return key, value
         first, second = self.stem.layers[layer_idx]
-        keys[self.neighbours, :, : self.start], values[self.neighbours, :, : self.start] = first, second
+        keys[self.slots, :, : self.start], values[self.slots, :, : self.start] = first, second
         first, second = (part.expand(len(key), -1, -1, -1) for part in (first, second))
         return torch.cat([first, key], 2), torch.cat([second, value], 2)
 

@@ -52,7 +52,7 @@ def test_what_is_built_is_left_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path
         ("no-such-compiler", "no C compiler (no-such-compiler): install gcc, or name one in CC"),
         ("false", "false fails: it says nothing"),
         ("cc -include /no/such/header.h", "No such file or directory"),
-        ("cc -Drintf=missing", "undefined reference to `missing'"),
+        ("cc -Dsqrtf=missing", "undefined reference to `missing'"),
     ],
 )
 def test_without_a_compiler_that_works_torch_does_it(

@@ -32,7 +32,7 @@ def test_tokens_are_those_of_the_cumulative_distribution(
     generator = torch.Generator().manual_seed(seed)
     logits = (torch.randn(rows, vocabulary, generator=generator) * scale).to(dtype)
     uniforms = torch.rand(rows, generator=generator, dtype=torch.float64)
-    tokens, logprobs, _ = DrawKernel(dtype, 128)(logits, torch.full((rows,), temperature), uniforms)
+    tokens, logprobs, _ = DrawKernel(dtype, 128)(logits, torch.full((rows,), 1 / temperature), uniforms)
     exact = (logits.double() / temperature).log_softmax(-1)
     at = exact.gather(1, tokens[:, None])[:, 0]
     torch.testing.assert_close(logprobs.double(), at, rtol=2e-6, atol=2e-6)
