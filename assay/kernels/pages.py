@@ -1,12 +1,17 @@
-"""Memory in large pages: a processor that reads through hundreds of megabytes looks up far fewer of them."""
+"""Memory as the system hands it out: in large pages, or none before it is written to.
+
+A processor that reads through hundreds of megabytes looks up far fewer large pages; but a large one is taken whole.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import mmap
+import sys
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -37,12 +42,40 @@ class Pages:
         return taken
 
 
+def on_demand() -> bool:
+    """Does the system let more memory be mapped than it has, and take none before it is written to?"""
+    if sys.platform != "linux":
+        return False
+    import resource  # there is none on Windows
+
+    try:
+        strict = Path("/proc/sys/vm/overcommit_memory").read_text(encoding="ascii").strip() == "2"
+    except OSError:
+        return False
+    return not strict and resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
+
+
+def untouched(*shape: int, dtype: torch.dtype) -> Tensor:
+    """A tensor of zeros, of which only what is written to takes memory, where `on_demand`.
+
+    Not in large pages, also where the system would hand them out unasked.
+    """
+    count = math.prod(shape)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    block = mmap.mmap(-1, max(count * dtype.itemsize, 1), flags=flags)
+    _advise(block, "MADV_NOHUGEPAGE")
+    return torch.frombuffer(block, dtype=dtype, count=count).view(shape)
+
+
 def _block(size: int) -> mmap.mmap:
-    advice = getattr(mmap, "MADV_HUGEPAGE", None)
-    if advice is None:
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
         return mmap.mmap(-1, size)
     # Private: what Python maps by default is shared, which most systems never put into large pages.
     block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel without large pages: small ones do as well, only slower
-        block.madvise(advice)
+    _advise(block, "MADV_HUGEPAGE")
     return block
+
+
+def _advise(block: mmap.mmap, advice: str) -> None:
+    with contextlib.suppress(AttributeError, OSError):  # a kernel without large pages: there are only small ones
+        block.madvise(getattr(mmap, advice))

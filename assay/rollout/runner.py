@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from assay.kernels.pages import on_demand
 from assay.rollout.cache import Prefix, SlotCache
 from assay.rollout.engine import Stats
 from assay.rollout.graphs import DecodeGraphs, Recorder
@@ -18,9 +19,6 @@ from assay.rollout.sequence import Sequence
 from assay.rollout.shared import Prompts, SharedPrompts, cached_rows, share_prompts
 from assay.rollout.stem import Stem, stem_length
 from assay.rollout.views import PrefillView
-
-AHEAD = 128
-"""Positions to have at once for what will be sampled: a cache that need not grow leaves no holes in the heap."""
 
 Batch = list[tuple[tuple[int, ...], list[int]]]
 """Token ids to forward, each with the slots that begin with them."""
@@ -36,7 +34,7 @@ class ModelRunner:
         """
         self.network = network
         self.prefill_tokens = prefill_tokens
-        self.cache = SlotCache()
+        self.cache = SlotCache(network.device.type == "cpu" and on_demand())
         self.graphs = DecodeGraphs(network, self.cache, recorder) if recorder else None
         self.stats = Stats()
         self.busy: Callable[[], None] | None = None
@@ -100,7 +98,7 @@ class ModelRunner:
         for sequence, slot in zip(sequences, slots, strict=True):
             distinct.setdefault(sequence.everything(), []).append(slot)
             sequence.cached = sequence.length
-        self.cache.reserve(max(slots) + 1, max(map(_foreseen, sequences)))
+        self.cache.reserve(max(slots) + 1, max(s.length for s in sequences), max(map(_most, sequences)))
         work = sorted(distinct.items(), key=lambda item: len(item[0]))
         place = {slot: row for row, (_, shared) in enumerate(work) for slot in shared}
         stem = self._stem([tokens for tokens, _ in work])
@@ -162,7 +160,7 @@ class ModelRunner:
 
     def restore(self, prefix: Prefix, sequences: list[Sequence], slots: list[int]) -> Tensor:
         """Fill the slots from a stored prompt instead; return its logits (S, V)."""
-        self.cache.reserve(max(slots) + 1, max(map(_foreseen, sequences)))
+        self.cache.reserve(max(slots) + 1, max(s.length for s in sequences), max(map(_most, sequences)))
         self.cache.restore(prefix, slots)
         for sequence in sequences:
             sequence.cached = sequence.length
@@ -229,7 +227,6 @@ class ModelRunner:
         return tensor.to(self.network.device)
 
 
-def _foreseen(sequence: Sequence) -> int:
-    """Positions to have for a sequence that enters a slot: all that it can come to, or `AHEAD` more than it has."""
-    most = len(sequence.request.prompt.token_ids) + len(sequence.uniforms)
-    return min(most, sequence.length + AHEAD)
+def _most(sequence: Sequence) -> int:
+    """Positions that a sequence can come to."""
+    return len(sequence.request.prompt.token_ids) + len(sequence.uniforms)

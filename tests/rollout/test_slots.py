@@ -1,12 +1,18 @@
+import resource
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_helpers import requests
 
-from assay.rollout.cache import SlotCache
+from assay.kernels.pages import on_demand
+from assay.rollout.cache import AHEAD, BLOCK, SlotCache
 from assay.rollout.masks import LayerMasks
 from assay.rollout.scheduler import Scheduler
 from assay.rollout.sequence import Sequence
@@ -71,8 +77,9 @@ def test_urgent_ones_are_filled_first_and_alone_and_the_cold_stand_behind_the_wa
     assert ([s.index for s in scheduler.running], scheduler.due) == ([1, 2], [0, 1])
 
 
-def test_growth_keeps_what_is_stored_and_new_memory_is_zero():
-    cache = SlotCache()
+@pytest.mark.parametrize("lazy", [False, True])
+def test_growth_keeps_what_is_stored_and_new_memory_is_zero(lazy):
+    cache = SlotCache(lazy)
     cache.reserve(2, 5)
     keys, values = cache.layer(0, torch.ones(1, 2, 1, 3), torch.ones(1, 2, 1, 4))
     assert keys.shape == (2, 2, 32, 3)
@@ -87,6 +94,42 @@ def test_growth_keeps_what_is_stored_and_new_memory_is_zero():
     cache.restore(prefix, [0, 3])
     assert (cache.keys[0][[0, 3], :, :3] == 7).all()
     assert cache.keys[0].sum() == 7 * 2 * (5 + 3 + 3) * 3
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.skipif(not on_demand(), reason="this system takes all that is mapped")
+def test_room_for_all_that_may_follow_takes_no_memory_and_is_never_copied():
+    cache = SlotCache(on_demand=True)
+    cache.reserve(64, 20, most=40_000)  # 64 x 2 x 40,000 x 64 bytes, 330 MB, for keys and as much for values
+    before = resident()
+    keys, _ = cache.layer(0, torch.ones(1, 2, 1, 16), torch.ones(1, 2, 1, 16))
+    keys[:, :, :20] = 1.0
+    assert resident() - before < 8 << 20  # also where the system hands out large pages unasked
+    for length in (21, 500):
+        cache.reserve(64, length)
+        assert cache.keys[0] is keys
+    cache.reserve(65, 30)  # what nobody has written to is not copied, or it would be taken
+    assert resident() - before < 32 << 20
+    assert cache.keys[0].shape[0] == 128
+    assert cache.keys[0].sum() == 64 * 2 * 20 * 16
+
+
+def test_memory_that_is_taken_at_once_is_asked_for_in_moderation():
+    cache = SlotCache()
+    cache.reserve(2, 20, most=40_000)
+    assert 20 + AHEAD <= cache.capacity < 20 + AHEAD + BLOCK
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+def test_a_process_whose_addresses_are_limited_reserves_nothing():
+    """As batch systems limit them: a mapping that is not used would count."""
+    code = "from assay.kernels.pages import on_demand; print(on_demand())"
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 44, 1 << 44)); {code}"
+    assert subprocess.run([sys.executable, "-c", limit], capture_output=True, text=True).stdout == "False\n"
 
 
 def test_masks_show_the_window_and_let_padding_see_itself_only():
