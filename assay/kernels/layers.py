@@ -99,6 +99,8 @@ class StepKernel:
         hidden = qkv.depth
         self._widths = hidden, hidden, qkv.width, out.depth, gate_up.width, down.depth
         """Of the buffers behind the embeddings: see layers.c."""
+        self._work = self._logits = torch.empty(0, dtype=DTYPE)
+        """Kept from step to step, else the system would have it back and zero it anew each time."""
 
     def __call__(
         self,
@@ -107,7 +109,7 @@ class StepKernel:
         firsts: Mapping[str, Tensor],
         rows: CachedRows,
     ) -> Tensor:
-        """Logits (A, V) after the tokens whose embeddings (A, H) are given, and overwritten.
+        """Logits (A, V), which hold until the next call, after the tokens whose embeddings (A, H) are given, and spent.
 
         By kind of layer: ``turns``, the cosines and signed sines (A, D), and ``firsts``, the first position that each
         row sees (A,).
@@ -115,13 +117,15 @@ class StepKernel:
         count = len(embedded)
         if any(part.numel() != count * self._width for turn in turns.values() for part in turn):
             raise ValueError(f"rotations of heads of {self._width} are wanted")
-        work = embedded.new_empty(count * sum(self._widths))  # one piece: this is done once a token
+        if count * self._vocabulary > self._logits.numel():
+            self._work = torch.empty(count * sum(self._widths), dtype=DTYPE)
+            self._logits = torch.empty(count * self._vocabulary, dtype=DTYPE)
         places = accumulate(self._widths[:-1], initial=0)
         (begin,) = addresses(DTYPE, embedded)
         buffers = (c_void_p * (1 + len(self._widths)))(
-            begin, *(work.data_ptr() + DTYPE.itemsize * count * place for place in places)
+            begin, *(self._work.data_ptr() + DTYPE.itemsize * count * place for place in places)
         )
-        logits = embedded.new_empty(count, self._vocabulary)
+        logits = self._logits[: count * self._vocabulary].view(count, -1)
         for kind, struct in self._kinds.items():
             struct.cosine, struct.sine = addresses(DTYPE, *turns[kind])
             (struct.first,) = addresses(torch.int64, firsts[kind])

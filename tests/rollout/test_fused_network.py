@@ -56,7 +56,7 @@ def logits_along(network, n_steps=14, seed=3) -> torch.Tensor:
         for _ in range(n_steps):
             for row in rows:
                 row.tokens.append(int(torch.randint(4, 60, (), generator=generator)))
-            steps.append(runner.decode(rows))
+            steps.append(runner.decode(rows).clone())
     return torch.stack(steps)
 
 

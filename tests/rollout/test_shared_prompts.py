@@ -48,7 +48,7 @@ class Walk:
         for _ in range(steps):
             for row in self.rows:
                 row.tokens.append(int(torch.randint(4, 60, (), generator=self.generator)))
-            self.logits.append(self.runner.decode(self.rows))
+            self.logits.append(self.runner.decode(self.rows).clone())
 
     def leave(self, slot: int) -> None:
         """The row of a slot ends, and the last one moves into it."""
