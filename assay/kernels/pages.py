@@ -1,7 +1,4 @@
-"""Memory as the system hands it out: in large pages, or none before it is written to.
-
-A processor that reads through hundreds of megabytes looks up far fewer large pages; but a large one is taken whole.
-"""
+"""Memory of the system's own: in blocks that are given back whole, or none before it is written to."""
 
 from __future__ import annotations
 
@@ -68,12 +65,10 @@ def untouched(*shape: int, dtype: torch.dtype) -> Tensor:
 
 
 def _block(size: int) -> mmap.mmap:
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return mmap.mmap(-1, size)
-    # Private: what Python maps by default is shared, which most systems never put into large pages.
-    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    _advise(block, "MADV_HUGEPAGE")
-    return block
+    # Private, where a system knows the word, and not in large pages: having those made for each publish took it longer
+    # than the products gained.
+    private = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
+    return mmap.mmap(-1, size, flags=private) if private else mmap.mmap(-1, size)
 
 
 def _advise(block: mmap.mmap, advice: str) -> None:
