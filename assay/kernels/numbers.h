@@ -72,6 +72,11 @@ static inline lanes load(const number *from)
 static inline void store(number *to, lanes values) { memcpy(to, &values, sizeof values); }
 #endif
 
+/* The Taylor series of e^r. */
+#define SERIES(r)                                                                                                  \
+    ((((((1.0f / 5040 * (r) + 1.0f / 720) * (r) + 1.0f / 120) * (r) + 1.0f / 24) * (r) + 1.0f / 6) * (r) + 0.5f) * (r) \
+     * (r) + (r) + 1.0f)
+
 /* e^x to a few units of the last place for x up to 88, and 0 below -87, where float's normal numbers end; NaN stays.
 
    x = k ln 2 + r with |r| <= ln 2 / 2, ln 2 in two parts so that k times the first is exact; e^r is its Taylor series.
@@ -81,13 +86,7 @@ static inline float exponential(float x)
     float bounded = x < -87.0f ? -87.0f : x;
     float k = rintf(bounded * 1.44269504f);
     float r = bounded - k * 0.693359375f + k * 2.12194440e-4f;
-    float p = 1.0f / 5040;
-    p = p * r + 1.0f / 720;
-    p = p * r + 1.0f / 120;
-    p = p * r + 1.0f / 24;
-    p = p * r + 1.0f / 6;
-    p = p * r + 0.5f;
-    p = p * r * r + r + 1.0f;
+    float p = SERIES(r);
     union { uint32_t bits; float value; } power = {(uint32_t)((int32_t)(k > -126.0f ? k : -126.0f) + 127) << 23};
     return x < -87.0f ? 0.0f : p * power.value;
 }
@@ -99,12 +98,7 @@ static inline lanes exponentials(lanes x)
 #if __AVX512F__  /* which has an instruction for p 2^k, and leaves out lanes at no cost */
     __m512 k = _mm512_roundscale_ps((__m512)(x * 1.44269504f), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     lanes r = x - (lanes)k * 0.693359375f + (lanes)k * 2.12194440e-4f;
-    lanes p = 1.0f / 5040 * r + 1.0f / 720;
-    p = p * r + 1.0f / 120;
-    p = p * r + 1.0f / 24;
-    p = p * r + 1.0f / 6;
-    p = p * r + 0.5f;
-    p = p * r * r + r + 1.0f;
+    lanes p = SERIES(r);
     __mmask16 seen = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
     powers = (lanes)_mm512_maskz_scalef_ps(seen, (__m512)p, k);
 #else

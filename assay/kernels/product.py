@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from assay.kernels.build import addresses, build
-from assay.kernels.pages import Pages
+from assay.kernels.memory import untouched
 
 COLUMNS = 48
 """Outputs of a panel (product.c)."""
@@ -52,7 +52,6 @@ class ProductKernel:
     def __init__(self) -> None:
         """Raises Unavailable."""
         library = build("product", BFLOAT16=1)
-        self._pages = Pages()
         self._product, self._arrange = library.product, library.arrange
         self._product.argtypes, self._product.restype = [c_void_p] * 3 + [c_int64, c_int], None
         self._arrange.argtypes, self._arrange.restype = [c_void_p] * 2 + [c_int64] * 2 + [c_int], None
@@ -64,7 +63,7 @@ class ProductKernel:
         """
         width, depth = weight.shape
         shape = -(-width // COLUMNS), -(-depth // 2), COLUMNS, 2
-        panels = self._pages.empty(*shape, dtype=torch.bfloat16) if into is None else into.view(shape)
+        panels = untouched(*shape, dtype=torch.bfloat16) if into is None else into.view(shape)
         self._arrange(*addresses(torch.bfloat16, weight, panels), depth, width, torch.get_num_threads())
         return panels
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from assay.kernels.pages import untouched
+from assay.kernels.memory import untouched
 
 BLOCK = 32
 """Capacity is a multiple of this many positions."""
@@ -38,7 +38,7 @@ class SlotCache:
     """The memory behind all slots."""
 
     def __init__(self, on_demand: bool = False) -> None:
-        """``on_demand``: on the CPU of a system that is so (`assay.kernels.pages`)."""
+        """``on_demand``: on the CPU of a system that is so (`assay.kernels.memory`)."""
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
         self.slots = 0

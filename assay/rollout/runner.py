@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from assay.kernels.pages import on_demand
+from assay.kernels.memory import on_demand
 from assay.rollout.cache import Prefix, SlotCache
 from assay.rollout.engine import Stats
 from assay.rollout.graphs import DecodeGraphs, Recorder

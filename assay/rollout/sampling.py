@@ -158,14 +158,13 @@ def _invert(mass: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _check(totals: Tensor) -> None:
-    if math.isfinite(float(totals.sum())):
+    if math.isfinite(float(totals.sum())):  # asked for each token: one operation, not three
         return
     broken = (~torch.isfinite(totals)).nonzero().flatten().tolist()
-    if broken:
-        raise AssayError(
-            f"the model's logits are NaN or infinite in {len(broken)} of {len(totals)} rows "
-            f"(first: row {broken[0]}): its weights have diverged, or the precision is too narrow"
-        )
+    raise AssayError(
+        f"the model's logits are NaN or infinite in {len(broken)} of {len(totals)} rows "
+        f"(first: row {broken[0]}): its weights have diverged, or the precision is too narrow"
+    )
 
 
 def _first_above(cumulative: Tensor, target: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_helpers import requests
 
-from assay.kernels.pages import on_demand
+from assay.kernels.memory import on_demand
 from assay.rollout.cache import AHEAD, BLOCK, SlotCache
 from assay.rollout.masks import LayerMasks
 from assay.rollout.scheduler import Scheduler
@@ -127,7 +127,7 @@ def test_memory_that_is_taken_at_once_is_asked_for_in_moderation():
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
 def test_a_process_whose_addresses_are_limited_reserves_nothing():
     """As batch systems limit them: a mapping that is not used would count."""
-    code = "from assay.kernels.pages import on_demand; print(on_demand())"
+    code = "from assay.kernels.memory import on_demand; print(on_demand())"
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 44, 1 << 44)); {code}"
     assert subprocess.run([sys.executable, "-c", limit], capture_output=True, text=True).stdout == "False\n"
 
