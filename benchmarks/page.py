@@ -87,8 +87,7 @@ NARROW = {
         "about it: attention of packed trees, norms and gates are compiled for the processor; the head's products in "
         "bfloat16 less the target's logit, which keeps log-probs to some thousandth of themselves; weights' gradients "
         "laid as the weights are, since torch is slow to cast transposed ones; rows of an embedding added where they "
-        "belong, not to a matrix of zeros. Measured when weights were arranged in large pages, "
-        "whose making took a third of a second of each step's publish; they no longer are."
+        "belong, not to a matrix of zeros."
     ),
     "memory_vs_trl": (
         "In bfloat16 both sides keep activations half as large, and Assay a bfloat16 copy of the weights for "
